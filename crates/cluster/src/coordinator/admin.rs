@@ -5,7 +5,8 @@ use super::{Coordinator, Server, invalid};
 use duramen_base::ids::{RouteHash, ServerId, TableId};
 use duramen_wire::native::message::{
     Admin, AdminAnswer, CoordinatorAnswer, MIGRATIONS_SHOWN, Overview, PAGE_TABLETS_MAX,
-    STATUS_TABLETS_MAX, ServerLoad, ServerShare, Status, TableShare, TabletPage, TabletRoute,
+    STATUS_TABLETS_MAX, ServerLoad, ServerShare, Status, TableEntry, TableShare, TabletPage,
+    TabletRoute,
 };
 
 impl Coordinator {
@@ -16,9 +17,9 @@ impl Coordinator {
                 name,
                 servers,
                 level,
-            } => self.create_table(name, servers, level),
+            } => self.state.create_table(name, servers, level),
             Admin::DropTable { name } => self.drop_table(&name),
-            Admin::Split { table, at } => self.split(table, at),
+            Admin::Split { table, at } => self.state.split(table, at),
             Admin::Migrate { table, range, to } => self.migrate(table, range, to),
             Admin::AbortMigration { migration } => {
                 if self.abort_migration(migration, "somebody aborted it") {
@@ -61,7 +62,7 @@ impl Coordinator {
 
     /// The whole cluster, with every tablet.
     pub fn status(&self) -> Status {
-        let tablets = self.state.tables.tablets.iter();
+        let tablets = self.state.tables.tablets();
         Status {
             tablets: tablets
                 .map(|(at, tablet)| self.shown(*at, tablet))
@@ -72,7 +73,7 @@ impl Coordinator {
     }
 
     fn bounded_status(&self) -> CoordinatorAnswer {
-        let tablets = self.state.tables.tablets.len();
+        let tablets = self.state.tables.tablets().len();
         if tablets > STATUS_TABLETS_MAX {
             return invalid(format!(
                 "the cluster has {tablets} tablets, more than {STATUS_TABLETS_MAX}: ask for `Overview` and `Tablets`"
@@ -95,7 +96,7 @@ impl Coordinator {
                 .values()
                 .map(|server| server.record.entry.clone())
                 .collect(),
-            tables: self.state.tables.entries.values().cloned().collect(),
+            tables: self.state.tables.entries().cloned().collect(),
             tablets: Vec::new(),
             recoveries: self.recovery_statuses(),
             migrations: Vec::new(),
@@ -107,10 +108,10 @@ impl Coordinator {
 
     /// A summary of the cluster. Its time and size do not depend on the number of tablets.
     pub fn overview(&self) -> Overview {
-        let spread = |table: &TableId| {
-            let (tablets, owners) = self.state.tables.shares.of_table(*table);
+        let spread = |entry: &TableEntry| {
+            let (tablets, owners) = self.state.tables.shares.of_table(entry.table);
             TableShare {
-                table: *table,
+                table: entry.table,
                 tablets,
                 owners,
             }
@@ -120,10 +121,10 @@ impl Coordinator {
                 migrations: self.migration_statuses(MIGRATIONS_SHOWN),
                 ..self.glance()
             },
-            tablets: self.state.tables.tablets.len() as u64,
+            tablets: self.state.tables.tablets().len() as u64,
             tablets_unserved: self.unserved() as u64,
             migrations: self.migrations.len() as u64,
-            tables: self.state.tables.entries.keys().map(spread).collect(),
+            tables: self.state.tables.entries().map(spread).collect(),
             servers: self
                 .state
                 .servers
@@ -155,8 +156,7 @@ impl Coordinator {
         let mut rest = self
             .state
             .tables
-            .tablets
-            .range(begin..)
+            .tablets_from(begin)
             .take_while(|(at, _)| fits(at));
         let page = rest.by_ref().take(most);
         let tablets = page.map(|(at, tablet)| self.shown(*at, tablet)).collect();
@@ -171,7 +171,7 @@ impl Coordinator {
     fn shown(&self, at: (TableId, RouteHash), tablet: &TabletRecord) -> TabletRoute {
         TabletRoute {
             served: self.is_served(at, tablet.owner),
-            ..self.route(at.0, at.1, tablet)
+            ..self.state.route(at.0, at.1, tablet)
         }
     }
 }

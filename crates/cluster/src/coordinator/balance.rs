@@ -146,12 +146,12 @@ impl Coordinator {
         let version = self.state.meta.map_version;
         if self.balance.widths_of != version {
             let mut widths: BTreeMap<ServerId, u128> = BTreeMap::new();
-            for ((_, first), tablet) in &self.state.tables.tablets {
+            for ((_, first), tablet) in self.state.tables.tablets() {
                 let hashes = u128::from(tablet.last.0 - first.0) + 1;
                 *widths.entry(tablet.owner).or_default() += hashes;
             }
             // Until a version is shown, it may name another state of the map (map::W1).
-            let named = if self.state.tables.changes.is_new() {
+            let named = if self.state.changes.is_new() {
                 MapVersion(0)
             } else {
                 version
@@ -196,9 +196,13 @@ impl Coordinator {
         let may_be_cut: BTreeMap<TableId, bool> = self
             .state
             .tables
-            .entries
-            .keys()
-            .map(|table| (*table, self.state.tables.shares.of_table(*table).0 < few))
+            .entries()
+            .map(|entry| {
+                (
+                    entry.table,
+                    self.state.tables.shares.of_table(entry.table).0 < few,
+                )
+            })
             .collect();
         for master in &mut masters {
             let mut loads: BTreeMap<TableId, Vec<(KeyRange, u64)>> = BTreeMap::new();
@@ -209,15 +213,9 @@ impl Coordinator {
             loads
                 .values_mut()
                 .for_each(|of_table| of_table.sort_unstable());
-            let owned = self
-                .state
-                .tables
-                .owned
-                .get(&master.id)
-                .into_iter()
-                .flatten();
+            let owned = self.state.tables.owned(master.id);
             let held = owned.filter_map(|at| {
-                let tablet = self.state.tables.tablets.get(at)?;
+                let tablet = self.state.tables.tablet(*at)?;
                 let range = KeyRange::new(at.1, tablet.last);
                 let of_table = loads.get(&at.0).map_or(&[][..], Vec::as_slice);
                 let from = of_table.partition_point(|(load, _)| load.last < range.first);
@@ -291,17 +289,17 @@ impl Coordinator {
 
     fn begin_step(&mut self, step: &Step) -> Option<MigrationId> {
         let Step { table, range, .. } = *step;
-        let (first, tablet) = self.tablet_of(table, range.first).ok()?;
+        let (first, tablet) = self.state.tables.tablet_of(table, range.first).ok()?;
         let target = self.state.servers.get(&step.to)?;
         let is_as_planned = tablet.owner == step.from && tablet.last >= range.last;
         let is_willing = target.rank.is_some() && target.declined_until_us <= self.state.now_us;
         if !is_as_planned || !is_willing || self.lacks_room(step.to, step.bytes).is_some() {
             return None;
         }
-        self.check_rests(table, first, &tablet).ok()?;
-        self.cut(table, range.first).ok()?;
+        self.state.check_rests(table, first, &tablet).ok()?;
+        self.state.cut(table, range.first).ok()?;
         if let Some(after) = range.last.next() {
-            self.cut(table, after).ok()?;
+            self.state.cut(table, after).ok()?;
         }
         Some(self.begin_migration(MigrationRecord {
             table,

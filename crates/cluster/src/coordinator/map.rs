@@ -9,7 +9,7 @@
 //! Members ask again and again, and there may be thousands of them: the changes since a version are
 //! put together once for all.
 
-use super::Coordinator;
+use super::State;
 use super::records::TabletRecord;
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash, TableId};
 use duramen_wire::native::message::{CoordinatorAnswer, MapStep, Shared, TabletMap, TabletRoute};
@@ -89,51 +89,48 @@ impl Changes {
     }
 }
 
-impl Coordinator {
+impl State {
     pub(super) fn map(&mut self, only: Option<TableId>, since: MapVersion) -> CoordinatorAnswer {
-        if since == self.state.meta.map_version && since.0 > 0 {
+        if since == self.meta.map_version && since.0 > 0 {
             return CoordinatorAnswer::MapIsCurrent;
         }
-        self.state.tables.changes.show(); // W1
+        self.changes.show(); // W1
         let wanted = |table: TableId| only.is_none_or(|only| only == table);
-        let tables = self
-            .state
-            .tables
-            .entries
-            .values()
-            .filter(|t| wanted(t.table));
-        let tablets = self.routes(wanted);
+        let tables = self.tables.entries().filter(|t| wanted(t.table));
+        let tablets = self.tables.tablets();
+        let tablets: Vec<TabletRoute> = tablets
+            .filter(|((table, _), _)| wanted(*table))
+            .map(|((table, first), tablet)| self.route(*table, *first, tablet))
+            .collect();
         CoordinatorAnswer::Map(TabletMap {
-            version: self.state.meta.map_version,
-            hash_seed: self.state.meta.settings.hash_seed,
+            version: self.meta.map_version,
+            hash_seed: self.meta.settings.hash_seed,
             tables: tables.cloned().collect(),
-            servers: self.state.servers.addresses(&tablets),
+            servers: self.servers.addresses(&tablets),
             tablets,
         })
     }
 
     /// W2.
     pub(super) fn map_changes(&mut self, since: MapVersion) -> CoordinatorAnswer {
-        let version = self.state.meta.map_version;
+        let version = self.meta.map_version;
         if since == version && since.0 > 0 {
             return CoordinatorAnswer::MapIsCurrent;
         }
-        if let Some(told) = self.state.tables.changes.told.get(&since) {
+        if let Some(told) = self.changes.told.get(&since) {
             return CoordinatorAnswer::MapStep(told.clone());
         }
         let ranges = self
-            .state
-            .tables
             .changes
             .since(since)
             .filter(|_| (1..version.0).contains(&since.0));
         let Some(ranges) = ranges else {
             return self.map(None, MapVersion(0));
         };
-        self.state.tables.changes.show(); // W1
+        self.changes.show(); // W1
         let mut tablets = Vec::new();
         for (table, range) in &ranges {
-            let overlapping = self.tablets_in(*table, *range);
+            let overlapping = self.tables.tablets_in(*table, *range);
             let routes = overlapping.map(|(first, tablet)| self.route(*table, first, tablet));
             for route in routes {
                 // One may reach from one range into the next.
@@ -146,21 +143,11 @@ impl Coordinator {
             since,
             version,
             ranges,
-            servers: self.state.servers.addresses(&tablets),
+            servers: self.servers.addresses(&tablets),
             tablets,
         });
-        self.state.tables.changes.told.insert(since, step.clone());
+        self.changes.told.insert(since, step.clone());
         CoordinatorAnswer::MapStep(step)
-    }
-
-    fn routes(&self, wanted: impl Fn(TableId) -> bool) -> Vec<TabletRoute> {
-        self.state
-            .tables
-            .tablets
-            .iter()
-            .filter(|((table, _), _)| wanted(*table))
-            .map(|((table, first), tablet)| self.route(*table, *first, tablet))
-            .collect()
     }
 
     pub(super) fn route(
@@ -173,8 +160,11 @@ impl Coordinator {
             table,
             range: KeyRange::new(first, tablet.last),
             owner: tablet.owner,
-            served: self.state.servers.is_up(tablet.owner),
-            moving_to: self.migration_of(table, first).map(|(_, record)| record.to),
+            served: self.servers.is_up(tablet.owner),
+            moving_to: self
+                .tables
+                .migration_of(table, first)
+                .map(|(_, record)| record.to),
         }
     }
 }

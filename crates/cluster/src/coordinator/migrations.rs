@@ -95,17 +95,19 @@ impl Coordinator {
         if target.draining {
             return bad(format!("server {to} is being drained"));
         }
-        self.tablet_of(table, range.first)?;
+        self.state.tables.tablet_of(table, range.first)?;
         // Everything is checked before anything is changed.
-        for (first, tablet) in self.tablets_in(table, range) {
-            self.check_rests(table, first, tablet)?;
+        for (first, tablet) in self.state.tables.tablets_in(table, range) {
+            self.state.check_rests(table, first, tablet)?;
         }
         self.check_room(table, range, to)?;
-        self.cut(table, range.first)?;
+        self.state.cut(table, range.first)?;
         if let Some(after) = range.last.next() {
-            self.cut(table, after)?;
+            self.state.cut(table, after)?;
         }
         let moving: Vec<(RouteHash, TabletRecord)> = self
+            .state
+            .tables
             .tablets_in(table, range)
             .map(|(first, tablet)| (first, *tablet))
             .filter(|(_, tablet)| tablet.owner != to)
@@ -125,7 +127,7 @@ impl Coordinator {
     /// A refusal now is better than one by the target: nothing has moved yet. Reports of servers
     /// may be some seconds old, so the target may still refuse.
     fn check_room(&self, table: TableId, range: KeyRange, to: ServerId) -> Result<(), Refusal> {
-        let tablets = self.tablets_in(table, range);
+        let tablets = self.state.tables.tablets_in(table, range);
         let coming = tablets.filter(|(_, tablet)| tablet.owner != to);
         let bytes = coming.map(|(first, tablet)| {
             let moving = KeyRange::new(first, tablet.last).intersection(&range);
@@ -168,23 +170,13 @@ impl Coordinator {
     pub(super) fn begin_migration(&mut self, record: MigrationRecord) -> MigrationId {
         let id = MigrationId(self.state.random.next_u64());
         self.state.records.put(Key::Migration(id), &record);
-        self.moving.insert((record.table, record.range.first), id);
+        self.state.tables.begin_move(id, record);
         self.migrations
             .insert(id, Migration::new(record, self.state.now_us));
         self.state.change_map(record.table, record.range);
         self.state.affect(record.from);
         self.state.affect(record.to);
         id
-    }
-
-    /// The migration of the tablet that begins there.
-    pub(super) fn migration_of(
-        &self,
-        table: TableId,
-        first: RouteHash,
-    ) -> Option<(MigrationId, MigrationRecord)> {
-        let id = self.moving.get(&(table, first))?;
-        Some((*id, self.migrations.get(id)?.record))
     }
 
     pub(super) fn migration_done(
@@ -199,7 +191,7 @@ impl Coordinator {
             return CoordinatorAnswer::Stale; // coordinator::K3
         }
         let Some(record) = self.migrations.get(&id).map(|m| m.record) else {
-            return self.accepted_before(server, Origin::Migrated(id));
+            return self.state.accepted_before(server, Origin::Migrated(id));
         };
         match outcome {
             MigrationOutcome::Complete { creation } if server == record.to => {
@@ -253,8 +245,7 @@ impl Coordinator {
         let Some(tablet) = self
             .state
             .tables
-            .tablets
-            .get(&(table, first))
+            .tablet((table, first))
             .filter(|_| is_stuck)
         else {
             return;
@@ -265,7 +256,7 @@ impl Coordinator {
             && self.state.servers.bytes_in(table, range, server) > HALVED_BYTES_MIN
         {
             // Refused at most while the tablet is recovered; then it is too late.
-            let _ = self.cut(table, RouteHash::first_of_slot(middle));
+            let _ = self.state.cut(table, RouteHash::first_of_slot(middle));
         }
     }
 
@@ -273,23 +264,6 @@ impl Coordinator {
         let source = self.state.servers.get(&server);
         let held_back = source.and_then(|source| source.held_back.get(&tablet));
         held_back.is_some_and(|(_, until_us)| *until_us > self.state.now_us)
-    }
-
-    /// The answer that an earlier report, perhaps to an earlier leader, has got.
-    pub(super) fn accepted_before(&self, server: ServerId, origin: Origin) -> CoordinatorAnswer {
-        if self.is_accepted(server, origin) && !has_bug(Bug::CompletionForgotten) {
-            return CoordinatorAnswer::Accepted {
-                since: self.state.tablets_version(),
-            };
-        }
-        CoordinatorAnswer::Stale
-    }
-
-    /// Whether a report of this origin has made the server the owner of a tablet.
-    pub(super) fn is_accepted(&self, server: ServerId, origin: Origin) -> bool {
-        let owned = self.state.tables.owned.get(&server).into_iter().flatten();
-        let mut owned = owned.filter_map(|at| self.state.tables.tablets.get(at));
-        owned.any(|tablet| tablet.origin == origin)
     }
 
     fn end_migration(&mut self, id: MigrationId, creation: SegmentId) {
@@ -302,7 +276,8 @@ impl Coordinator {
             creation,
             origin: Origin::Migrated(id),
         };
-        self.set_tablet(record.table, record.range.first, tablet);
+        self.state
+            .set_tablet(record.table, record.range.first, tablet);
         let mut moved = Vec::new();
         if let Some(source) = self.state.servers.get_mut(&record.from) {
             let at = (record.table, record.range.first);
@@ -326,7 +301,7 @@ impl Coordinator {
     ) -> Option<MigrationRecord> {
         let migration = self.migrations.remove(&id)?;
         let record = migration.record;
-        self.moving.remove(&(record.table, record.range.first));
+        self.state.tables.end_move(&record);
         self.state.records.delete(Key::Migration(id));
         self.state.change_map(record.table, record.range);
         let mut status = self.migration_status(id, &migration);
@@ -398,7 +373,8 @@ impl Coordinator {
 
     /// Whether neither side of a migration serves a tablet.
     pub(super) fn is_between(&self, at: (TableId, RouteHash)) -> bool {
-        let migration = self.moving.get(&at).and_then(|id| self.migrations.get(id));
+        let moving = self.state.tables.migration_of(at.0, at.1);
+        let migration = moving.and_then(|(id, _)| self.migrations.get(&id));
         migration.is_some_and(|migration| self.switches_long(migration))
     }
 
@@ -406,7 +382,8 @@ impl Coordinator {
     pub(super) fn between(&self) -> usize {
         let long = self.migrations.values().filter(|m| self.switches_long(m));
         let at = long.map(|m| ((m.record.table, m.record.range.first), m.record.from));
-        at.filter(|(at, owner)| self.is_opened(*at, *owner)).count()
+        at.filter(|(at, owner)| self.state.is_opened(*at, *owner))
+            .count()
     }
 
     fn switches_long(&self, migration: &Migration) -> bool {
@@ -495,25 +472,20 @@ impl Coordinator {
     /// people.
     pub(super) fn drain_waits_for(&self, server: ServerId) -> Option<String> {
         let drained = self.state.servers.get(&server).filter(|s| s.is_up())?;
-        let owned = self
-            .state
-            .tables
-            .owned
-            .get(&server)
-            .filter(|owned| !owned.is_empty());
-        let Some(owned) = owned else {
+        if self.state.tables.tablets_owned(server) == 0 {
             let parts = drained.recovering;
             let recovers = drained.record.entry.draining && parts > 0;
             return recovers.then(|| {
                 format!("it recovers data of dead servers (parts: {parts}), which moves on then")
             });
-        };
+        }
+        let mut owned = self.state.tables.owned(server);
         let mut migrations = self.migrations.values();
         let leaves = migrations.any(|migration| migration.record.from == server);
         if !drained.record.entry.draining || leaves {
             return None;
         }
-        let Some(first) = owned.iter().find(|at| !self.is_held_back(server, **at)) else {
+        let Some(first) = owned.find(|at| !self.is_held_back(server, **at)) else {
             return Some(
                 "its tablets failed to move, and are tried again after growing pauses".to_owned(),
             );
@@ -532,7 +504,7 @@ impl Coordinator {
         at: (TableId, RouteHash),
         turn: usize,
     ) -> Option<ServerId> {
-        let tablet = self.state.tables.tablets.get(&at)?;
+        let tablet = self.state.tables.tablet(at)?;
         let bytes = self
             .state
             .servers
@@ -562,18 +534,15 @@ impl Coordinator {
         let rest: Vec<(TableId, RouteHash)> = self
             .state
             .tables
-            .owned
-            .get(&server)
-            .into_iter()
-            .flatten()
-            .filter(|(table, first)| self.migration_of(*table, *first).is_none())
+            .owned(server)
+            .filter(|(table, first)| self.state.tables.migration_of(*table, *first).is_none())
             .filter(|at| !self.is_held_back(server, **at))
             .take(DRAIN_AT_ONCE.saturating_sub(leaving(self)))
             .copied()
             .collect();
         for (n, (table, first)) in rest.into_iter().enumerate() {
             let target = self.drain_target(server, (table, first), n);
-            let (Some(to), Some(tablet)) = (target, self.state.tables.tablets.get(&(table, first)))
+            let (Some(to), Some(tablet)) = (target, self.state.tables.tablet((table, first)))
             else {
                 self.state
                     .asks

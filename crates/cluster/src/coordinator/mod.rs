@@ -268,6 +268,7 @@ struct State {
     /// When a member last asked for the map.
     map_asked_us: Option<u64>,
     tables: Tables,
+    changes: map::Changes,
 }
 
 /// The coordinator; see the module.
@@ -281,8 +282,6 @@ pub struct Coordinator {
     /// Tokens of accepted losses of crashed servers.
     accepted: BTreeMap<ServerId, Vec<u32>>,
     migrations: BTreeMap<MigrationId, Migration>,
-    /// Tablets that migrate.
-    moving: BTreeMap<(TableId, RouteHash), MigrationId>,
     /// The last ended migrations.
     moved: VecDeque<MigrationStatus>,
     /// Leases of clients, with their ends.
@@ -371,8 +370,8 @@ impl Coordinator {
             ToCoordinator::Enlist(enlist) => return self.enlist(reply, sender, enlist),
             ToCoordinator::ClientLease { client } => self.client_lease(client),
             ToCoordinator::AreAlive { clients } => self.clients_alive(clients),
-            ToCoordinator::Map { table, since } => self.map(table, since),
-            ToCoordinator::MapChanges { since } => self.map_changes(since),
+            ToCoordinator::Map { table, since } => self.state.map(table, since),
+            ToCoordinator::MapChanges { since } => self.state.map_changes(since),
             ToCoordinator::Servers => {
                 self.state.ask_store(); // older members drop logs that are not in the list
                 CoordinatorAnswer::Servers(self.published.list())
@@ -584,7 +583,7 @@ impl Coordinator {
         let (users, functions) = (self.users.changed(), self.functions.changed());
         let records = &mut self.state.records;
         records.seal(list_version, tablets, users, functions);
-        self.state.tables.changes.show();
+        self.state.changes.show();
     }
 }
 

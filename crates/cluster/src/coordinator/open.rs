@@ -12,7 +12,7 @@ use crate::membership::Members;
 use duramen_base::ids::{ClientId, ClusterId, ListVersion, MapVersion, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
-use duramen_wire::native::message::{ServerList, ServerListUpdate, TableEntry};
+use duramen_wire::native::message::{ServerList, ServerListUpdate};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The reason why a coordinator could not be opened.
@@ -68,19 +68,6 @@ impl Coordinator {
     }
 
     fn empty(now_us: u64, config: Config) -> Coordinator {
-        let default = TableEntry {
-            table: TableId::DEFAULT,
-            name: "default".to_owned(),
-            level: None,
-        };
-        let tables = Tables {
-            entries: BTreeMap::from([(TableId::DEFAULT, default)]),
-            dropped: BTreeMap::new(),
-            tablets: BTreeMap::new(),
-            owned: BTreeMap::new(),
-            shares: super::shares::Shares::default(),
-            changes: super::map::Changes::default(),
-        };
         let state = State {
             now_us,
             random: Random::new(config.seed),
@@ -91,7 +78,8 @@ impl Coordinator {
             lives: Lives::default(),
             servers: Servers::default(),
             map_asked_us: None,
-            tables,
+            tables: Tables::new(),
+            changes: super::map::Changes::default(),
         };
         Coordinator {
             state,
@@ -101,7 +89,6 @@ impl Coordinator {
             turned_away: super::waits::TurnedAway::default(),
             accepted: BTreeMap::new(),
             migrations: BTreeMap::new(),
-            moving: BTreeMap::new(),
             moved: VecDeque::new(),
             clients: BTreeMap::new(),
             client_ends: BTreeSet::new(),
@@ -147,27 +134,15 @@ impl Coordinator {
                 let generation = records::decode(value)?;
                 self.state.lives.give(ServerId::new(slot, generation));
             }
-            Key::Table(id) => {
-                self.state
-                    .tables
-                    .entries
-                    .insert(id, records::decode(value)?);
-            }
+            Key::Table(_) => self.state.tables.add(records::decode(value)?),
             Key::Tablet(table, first) => {
                 let record: TabletRecord = records::decode(value)?;
-                self.state
-                    .tables
-                    .owned
-                    .entry(record.owner)
-                    .or_default()
-                    .insert((table, first));
-                self.state.tables.tablets.insert((table, first), record);
-                self.state.tables.shares.add(table, record.owner);
+                self.state.tables.insert((table, first), record);
                 self.state.rank(record.owner);
             }
             Key::Migration(id) => {
                 let record: MigrationRecord = records::decode(value)?;
-                self.moving.insert((record.table, record.range.first), id);
+                self.state.tables.begin_move(id, record);
                 let migration = Migration::new(record, self.state.now_us);
                 self.migrations.insert(id, migration);
             }
@@ -185,21 +160,18 @@ impl Coordinator {
     /// Checks that the stored records fit together; a coordinator never stores others.
     fn check_whole(&self) -> Result<(), OpenError> {
         let damaged = |what: String| Err(OpenError::Damaged { what });
-        for ((table, first), record) in &self.state.tables.tablets {
+        for ((table, first), record) in self.state.tables.tablets() {
             if !self.state.servers.contains(&record.owner) {
                 return damaged(format!("owner {} of a tablet is missing", record.owner));
             }
-            if !self.state.tables.entries.contains_key(table) || record.last < *first {
+            if !self.state.tables.contains(*table) || record.last < *first {
                 return damaged(format!("a tablet of table {table} makes no sense"));
             }
         }
         for migration in self.migrations.values() {
             let record = &migration.record;
-            let tablet = self
-                .state
-                .tables
-                .tablets
-                .get(&(record.table, record.range.first));
+            let at = (record.table, record.range.first);
+            let tablet = self.state.tables.tablet(at);
             if !tablet.is_some_and(|t| t.owner == record.from && t.last == record.range.last) {
                 return damaged("a migration has no tablet".to_owned());
             }
@@ -232,10 +204,13 @@ impl Coordinator {
         let full = ServerListUpdate::Full(list.into());
         self.published.apply(&full);
         if self.state.meta.map_version.0 == 0 {
-            let table = self.state.tables.entries[&TableId::DEFAULT].clone();
-            self.state.records.put(Key::Table(TableId::DEFAULT), &table);
+            let mut tables = self.state.tables.entries();
+            if let Some(default) = tables.find(|entry| entry.table == TableId::DEFAULT) {
+                let key = Key::Table(TableId::DEFAULT);
+                self.state.records.put(key, default);
+            }
         }
-        self.state.tables.changes.begin(self.state.meta.map_version);
+        self.state.changes.begin(self.state.meta.map_version);
         // Whatever the previous leader told in this version: later versions are newer
         // (coordinator::K5).
         self.state.affect_all();
@@ -243,26 +218,15 @@ impl Coordinator {
         for owner in self.state.servers.up() {
             self.state.tables.shares.begin(*owner, version);
         }
-        self.state
-            .tables
-            .dropped
-            .insert(None, (version, self.state.servers.up().to_vec()));
+        let up = self.state.servers.up().to_vec();
+        self.state.tables.note_dropped(None, version, up);
         let lease_us = u64::from(self.state.meta.settings.read_lease_ms) * 1100;
         let now_us = self.state.now_us;
         let forgets = has_bug(Bug::LeaseForgotten);
         for (id, server) in self.state.servers.iter_mut() {
-            let recovered = self.state.tables.owned.get(id).is_some_and(|owned| {
-                owned.iter().any(|at| {
-                    matches!(
-                        self.state
-                            .tables
-                            .tablets
-                            .get(at)
-                            .map(|tablet| tablet.origin),
-                        Some(Origin::Recovered { .. })
-                    )
-                })
-            });
+            let tables = &self.state.tables;
+            let mut owned = tables.owned(*id).filter_map(|at| tables.tablet(*at));
+            let recovered = owned.any(|tablet| matches!(tablet.origin, Origin::Recovered { .. }));
             if recovered && !forgets {
                 server.quiet_until_us = now_us + lease_us; // coordinator::K7
             }

@@ -55,7 +55,7 @@ impl Coordinator {
         if !has_bug(Bug::LeaseForgotten) {
             new.lease_until_us = new.lease_until_us.max(quiet_until_us);
         }
-        new.planned = self.counted_bytes(dead, &self.lost_tablets(dead));
+        new.planned = self.counted_bytes(dead, &self.state.tables.lost_tablets(dead));
         self.recoveries.insert(dead, new);
         self.ask_backups(dead);
         self.arm_recovery(dead, PATIENCE_US);
@@ -216,7 +216,7 @@ impl Coordinator {
     }
 
     fn begin_partitions(&mut self, dead: ServerId, log: Log) {
-        let tablets = self.lost_tablets(dead);
+        let tablets = self.state.tables.lost_tablets(dead);
         let planned = self.planned_bytes(dead, &tablets, log.bytes());
         if let Some(recovery) = self.recoveries.get_mut(&dead) {
             recovery.planned = planned;
@@ -245,10 +245,14 @@ impl Coordinator {
         let pieces = plan::cut(&tablets, loads, planned, limits);
         for piece in &pieces {
             let tablet = piece.tablet;
-            if let Ok((first, _)) = self.tablet_of(tablet.table, tablet.range.first)
+            if let Ok((first, _)) = self
+                .state
+                .tables
+                .tablet_of(tablet.table, tablet.range.first)
                 && first != tablet.range.first
             {
-                self.cut_record(tablet.table, first, tablet.range.first);
+                self.state
+                    .cut_record(tablet.table, first, tablet.range.first);
             }
         }
         let partitions = plan::pack(pieces, limits, &mut self.state.random);
@@ -359,7 +363,7 @@ impl Coordinator {
     }
 
     fn ask_master(&mut self, dead: ServerId, partition: u32, to: ServerId) {
-        let tables = self.state.tables.entries.values().cloned().collect();
+        let tables = self.state.tables.entries().cloned().collect();
         let accepted = self.accepted.get(&dead).cloned().unwrap_or_default();
         let order = self
             .recoveries
@@ -452,13 +456,13 @@ impl Coordinator {
             partition,
         };
         let Some(dead) = dead else {
-            return self.accepted_before(server, origin);
+            return self.state.accepted_before(server, origin);
         };
         let is_rash = any_attempt || has_bug(Bug::OwnerNotUp);
         match self.place_mut(dead, partition) {
             Some(Place::Given { to, .. }) if *to == server || is_rash => {}
             Some(Place::Done { by }) if *by == server => {
-                return self.accepted_before(server, origin);
+                return self.state.accepted_before(server, origin);
             }
             Some(_) if is_rash => {}
             _ => return CoordinatorAnswer::Stale, // recovery::Y3
@@ -522,10 +526,11 @@ impl Coordinator {
         done.progress = progress;
         for tablet in done.tablets.clone() {
             let at = (tablet.table, tablet.range.first);
-            let known = self.state.tables.tablets.get(&at);
+            let known = self.state.tables.tablet(at);
             if known.is_some_and(|known| known.owner == dead) {
                 let last = tablet.range.last;
-                self.set_tablet(at.0, at.1, TabletRecord { last, ..new });
+                self.state
+                    .set_tablet(at.0, at.1, TabletRecord { last, ..new });
             }
         }
         if let Some(server) = self.state.servers.get_mut(&owner)
@@ -636,7 +641,7 @@ impl Coordinator {
             recovery,
             partition,
         };
-        if self.is_accepted(on, origin) {
+        if self.state.tables.is_accepted(on, origin) {
             return;
         }
         let question = FromCoordinator::AbortRecovery {

@@ -17,7 +17,7 @@
 use super::{AT_ONCE, Coordinator, State};
 use crate::recovery::plan::{self, Limits};
 use crate::recovery::{Partition, Place, Recovery};
-use duramen_base::ids::{KeyRange, ServerId};
+use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{RangeLoad, RecoverTablet, ServerRoom};
 use std::collections::BTreeMap;
@@ -375,19 +375,6 @@ impl Coordinator {
         (limits, fits)
     }
 
-    pub(super) fn lost_tablets(&self, dead: ServerId) -> Vec<RecoverTablet> {
-        let owned = self.state.tables.owned.get(&dead).into_iter().flatten();
-        let tablets = owned.filter_map(|(table, first)| {
-            let tablet = self.state.tables.tablets.get(&(*table, *first))?;
-            Some(RecoverTablet {
-                table: *table,
-                range: KeyRange::new(*first, tablet.last),
-                creation: tablet.creation,
-            })
-        });
-        tablets.collect()
-    }
-
     /// The bytes that the dead server has reported of a partition, by range.
     pub(super) fn loads_of(&self, dead: ServerId, partition: u32) -> Vec<RangeLoad> {
         let recovery = self.recoveries.get(&dead);
@@ -495,7 +482,8 @@ impl Coordinator {
             if recovery.has_given() {
                 return false;
             }
-            let planned = self.planned_bytes(**dead, &self.lost_tablets(**dead), log.bytes());
+            let planned =
+                self.planned_bytes(**dead, &self.state.tables.lost_tablets(**dead), log.bytes());
             let (limits, fits) = self.partition_limits(**dead, planned);
             fits && limits.bytes < recovery.cut_bytes
         };

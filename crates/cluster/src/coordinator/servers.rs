@@ -357,14 +357,7 @@ impl Coordinator {
     /// # Panics
     /// If it still owns tablets (coordinator::K6).
     pub(super) fn remove(&mut self, dead: ServerId) {
-        let owns = self
-            .state
-            .tables
-            .owned
-            .get(&dead)
-            .is_some_and(|owned| !owned.is_empty());
-        assert!(!owns, "K6: tablets wait for the log of server {dead}");
-        self.state.tables.owned.remove(&dead);
+        self.state.tables.forget_owner(dead);
         if let Some(server) = self.state.servers.remove(dead) {
             self.state.records.delete(Key::Server(dead));
             if server.loads.is_stored() {

@@ -9,11 +9,11 @@
 //!   another's lease (coordinator::K7). A new leader does not know which lists were confirmed to
 //!   the previous one.
 
-use super::Coordinator;
+use super::{Coordinator, State};
 use duramen_base::ids::{RouteHash, ServerId, TableId, TabletsVersion};
 use std::collections::BTreeMap;
 
-type At = (TableId, RouteHash);
+pub(super) type At = (TableId, RouteHash);
 
 /// The counts of tablets; see the file.
 #[derive(Default)]
@@ -59,6 +59,14 @@ impl Shares {
             if fresh.is_empty() {
                 self.fresh.remove(&owner);
             }
+        }
+    }
+
+    /// A tablet was cut at `at`: that part is as confirmed as the first one.
+    pub(super) fn split(&mut self, first: At, at: At, owner: ServerId) {
+        match self.is_fresh(first, owner) {
+            Some(version) => self.give(at, owner, version),
+            None => self.settle(at, owner),
         }
     }
 
@@ -121,26 +129,35 @@ impl Shares {
     }
 }
 
+impl State {
+    /// Whether the tablet's owner serves it, as far as is known (S2), if no migration of it has
+    /// locked it.
+    pub(super) fn is_opened(&self, at: At, owner: ServerId) -> bool {
+        self.servers.is_up(owner) && self.tables.shares.is_confirmed(at, owner)
+    }
+
+    /// The number of unserved tablets, as far as is known, but for those that migrations have
+    /// locked.
+    pub(super) fn unopened(&self) -> usize {
+        let each = self.tables.owners().map(|(owner, owned)| {
+            if self.servers.is_up(owner) {
+                self.tables.shares.unconfirmed(owner, owned)
+            } else {
+                owned
+            }
+        });
+        each.sum()
+    }
+}
+
 impl Coordinator {
     /// Whether the tablet's owner serves it, as far as is known (S2).
     pub(super) fn is_served(&self, at: At, owner: ServerId) -> bool {
-        self.is_opened(at, owner) && !self.is_between(at)
-    }
-
-    /// The same, if no migration of it has locked it.
-    pub(super) fn is_opened(&self, at: At, owner: ServerId) -> bool {
-        self.state.servers.is_up(owner) && self.state.tables.shares.is_confirmed(at, owner)
+        self.state.is_opened(at, owner) && !self.is_between(at)
     }
 
     /// The number of unserved tablets, as far as is known.
     pub(super) fn unserved(&self) -> usize {
-        let each = self.state.tables.owned.iter().map(|(owner, owned)| {
-            if self.state.servers.is_up(*owner) {
-                self.state.tables.shares.unconfirmed(*owner, owned.len())
-            } else {
-                owned.len()
-            }
-        });
-        each.sum::<usize>() + self.between()
+        self.state.unopened() + self.between()
     }
 }

@@ -70,7 +70,7 @@ impl State {
 
     /// The tablet map changed: its version grows, once per batch at least.
     pub(super) fn touch_map(&mut self) {
-        if self.tables.changes.touch() {
+        if self.changes.touch() {
             if !has_bug(Bug::VersionReused) {
                 self.meta.map_version.0 += 1;
             }
@@ -82,26 +82,14 @@ impl State {
     pub(super) fn change_map(&mut self, table: TableId, range: KeyRange) {
         self.touch_map();
         let version = self.meta.map_version;
-        self.tables.changes.add(version, table, range);
+        self.changes.add(version, table, range);
     }
 
     /// Whether the tablets of this server are served has changed.
     pub(super) fn change_map_of(&mut self, server: ServerId) {
-        let owned: Vec<(TableId, RouteHash)> = self
-            .tables
-            .owned
-            .get(&server)
-            .into_iter()
-            .flatten()
-            .copied()
-            .collect();
+        let owned: Vec<(TableId, RouteHash)> = self.tables.owned(server).copied().collect();
         for (table, first) in owned {
-            if let Some(last) = self
-                .tables
-                .tablets
-                .get(&(table, first))
-                .map(|tablet| tablet.last)
-            {
+            if let Some(last) = self.tables.tablet((table, first)).map(|tablet| tablet.last) {
                 self.change_map(table, KeyRange::new(first, last));
             }
         }

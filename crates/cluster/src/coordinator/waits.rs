@@ -109,7 +109,7 @@ impl Coordinator {
         let is_backup = |id: &&ServerId| self.state.servers[*id].record.entry.roles.backup;
         let up = self.state.servers.up().iter().filter(is_backup).count();
         let replicas = self.state.meta.settings.replicas as usize;
-        let has_data = !self.state.tables.tablets.is_empty();
+        let has_data = self.state.tables.tablets().len() > 0;
         (has_data && up <= replicas).then(|| {
             now(
                 None,
