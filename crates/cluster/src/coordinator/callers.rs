@@ -9,11 +9,12 @@
 
 use super::calls::Sounded;
 use super::suspects::is_pong;
-use super::{Call, CallId, CallKind, Coordinator, Output, ReplyId, Sign, refused};
+use super::{Call, CallId, CallKind, Coordinator, Output, ReplyId, Sign, State, refused};
 use duramen_base::ids::ServerId;
 use duramen_wire::native::message::{
     Enlist, FromCoordinator, Refusal, ServerAnswer, ToCoordinator,
 };
+use std::collections::BTreeMap;
 
 /// Shortest wait for its answer: shorter than a member's wait for the answer to its request, which
 /// contains the reason of a failure. With a longer verdict timeout, for slow networks, it is as
@@ -22,8 +23,13 @@ const REACH_US_MIN: u64 = 400_000;
 /// Delay before a server that was not reached asks again.
 const REACH_AGAIN_MS: u32 = 500;
 
+/// Callers that were not reached are named for this long: each asks again more often.
+const TURNED_AWAY_US: u64 = 10_000_000;
+/// Most of them.
+const TURNED_AWAY_MAX: usize = 8;
+
 /// A server that enlists and was not reached yet.
-pub(super) struct Caller {
+struct Caller {
     enlist: Enlist,
     /// Its requests, each with the sender of its frame.
     asked: Vec<(ReplyId, ServerId)>,
@@ -32,17 +38,26 @@ pub(super) struct Caller {
     why: Option<String>,
 }
 
-impl Coordinator {
+/// The servers that enlist.
+#[derive(Default)]
+pub(super) struct Callers {
+    /// By nonce.
+    all: BTreeMap<u64, Caller>,
+    /// Those that were turned away, newest last: when, by their addresses, and why.
+    turned_away: Vec<(u64, String, String)>,
+}
+
+impl Callers {
     /// Whether this server has answered at its address. If not, it is asked, and this request is
     /// answered when that has ended.
     pub(super) fn is_reached(
         &mut self,
-        reply: ReplyId,
-        sender: ServerId,
+        state: &mut State,
+        (reply, sender): (ReplyId, ServerId),
         enlist: &Enlist,
         next: ServerId,
     ) -> bool {
-        if let Some(caller) = self.callers.get_mut(&enlist.nonce) {
+        if let Some(caller) = self.all.get_mut(&enlist.nonce) {
             if !caller.is_reached {
                 caller.asked.push((reply, sender));
             }
@@ -55,72 +70,117 @@ impl Coordinator {
             is_reached: false,
             why: None,
         };
-        self.callers.insert(nonce, caller);
+        self.all.insert(nonce, caller);
         let address = enlist.addresses.native.clone();
         let question = FromCoordinator::Ping { nonce };
         let kind = CallKind::Reach { nonce };
-        self.state
-            .ask_at(next, address, question, kind, self.reach_us());
+        let patience_us = reach_us(state);
+        state.ask_at(next, address, question, kind, patience_us);
         false
     }
 
-    fn reach_us(&self) -> u64 {
-        REACH_US_MIN.max(u64::from(self.state.meta.settings.verdict_timeout_ms) * 1000)
+    /// Notes for people why a server is not reached, before its request ends.
+    pub(super) fn explain(&mut self, nonce: u64, reason: &str) {
+        if let Some(caller) = self.all.get_mut(&nonce) {
+            caller.why = Some(reason.to_owned());
+        }
     }
 
+    /// The end of the request to a server that enlists. If it was reached, its requests are
+    /// returned: they are handled again before it is forgotten.
+    pub(super) fn reached(
+        &mut self,
+        state: &mut State,
+        call: &Call,
+        nonce: u64,
+        ended: &Sounded,
+    ) -> Option<(Enlist, Vec<(ReplyId, ServerId)>)> {
+        let caller = self.all.get_mut(&nonce)?;
+        let asked = std::mem::take(&mut caller.asked);
+        if matches!(ended, Sounded::Answered(answer) if is_pong(answer, nonce)) {
+            caller.is_reached = true;
+            let enlist = caller.enlist.clone();
+            self.welcome(&enlist.addresses.native);
+            return Some((enlist, asked));
+        }
+        let caller = self.all.remove(&nonce)?;
+        let address = &caller.enlist.addresses.native;
+        let why = caller
+            .why
+            .unwrap_or_else(|| reason(call, ended, reach_us(state)));
+        let not_reached = format!("this coordinator does not reach it there: {why}");
+        self.turn_away(state.now_us, address, &not_reached);
+        let answer = refused(Refusal::NotReady {
+            after_ms: REACH_AGAIN_MS,
+            reason: format!(
+                "the coordinator cannot reach this member at the address that it announces, \
+                 {address}: {why}"
+            ),
+        });
+        for (reply, _) in asked {
+            let answer = answer.clone();
+            state.records.tell(Output::Answer { reply, answer });
+        }
+        None
+    }
+
+    /// The requests of this server were handled.
+    pub(super) fn forget(&mut self, nonce: u64) {
+        self.all.remove(&nonce);
+    }
+
+    /// The requests of all callers, which get no answer any more.
+    pub(super) fn abandon(&mut self) -> Vec<ReplyId> {
+        let callers = std::mem::take(&mut self.all).into_values();
+        let replies = callers.flat_map(|caller| caller.asked.into_iter().map(|(reply, _)| reply));
+        replies.collect()
+    }
+
+    /// Notes for people why a server cannot join.
+    pub(super) fn turn_away(&mut self, now_us: u64, address: &str, why: &str) {
+        self.welcome(address);
+        if self.turned_away.len() >= TURNED_AWAY_MAX {
+            self.turned_away.remove(0);
+        }
+        let noted = (now_us, address.to_owned(), why.to_owned());
+        self.turned_away.push(noted);
+    }
+
+    fn welcome(&mut self, address: &str) {
+        self.turned_away.retain(|(_, known, _)| known != address);
+    }
+
+    /// The addresses of servers that were turned away lately, and why.
+    pub(super) fn turned_away(&self, now_us: u64) -> impl Iterator<Item = (&str, &str)> {
+        let recent = self.turned_away.iter();
+        let recent = recent.filter(move |(at_us, ..)| now_us < at_us + TURNED_AWAY_US);
+        recent.map(|(_, address, why)| (address.as_str(), why.as_str()))
+    }
+}
+
+fn reach_us(state: &State) -> u64 {
+    REACH_US_MIN.max(u64::from(state.meta.settings.verdict_timeout_ms) * 1000)
+}
+
+impl Coordinator {
     /// Notes for people why a call has no answer, before [`Input::Unanswered`](super::Input).
     pub fn explain(&mut self, call: CallId, reason: &str) {
-        if let Some(CallKind::Reach { nonce }) = self.state.asks.kind(call)
-            && let Some(caller) = self.callers.get_mut(&nonce)
-        {
-            caller.why = Some(reason.to_owned());
+        if let Some(CallKind::Reach { nonce }) = self.state.asks.kind(call) {
+            self.callers.explain(nonce, reason);
         }
     }
 
     /// The end of the request to a server that enlists.
     pub(super) fn reached(&mut self, call: &Call, nonce: u64, ended: &Sounded) {
-        let reach_us = self.reach_us();
-        let Some(caller) = self.callers.get_mut(&nonce) else {
+        let reached = self.callers.reached(&mut self.state, call, nonce, ended);
+        let Some((enlist, asked)) = reached else {
             return;
         };
-        let asked = std::mem::take(&mut caller.asked);
-        if matches!(ended, Sounded::Answered(answer) if is_pong(answer, nonce)) {
-            caller.is_reached = true;
-            self.turned_away.forget(&caller.enlist.addresses.native);
-            let enlist = caller.enlist.clone();
-            for (reply, sender) in asked {
-                // The state may have changed meanwhile: everything is checked again.
-                self.on_request(reply, sender, ToCoordinator::Enlist(enlist.clone()));
-            }
-        } else {
-            let why = caller
-                .why
-                .take()
-                .unwrap_or_else(|| reason(call, ended, reach_us));
-            let address = &caller.enlist.addresses.native;
-            let not_reached = format!("this coordinator does not reach it there: {why}");
-            self.turned_away
-                .note(self.state.now_us, address, &not_reached);
-            let answer = refused(Refusal::NotReady {
-                after_ms: REACH_AGAIN_MS,
-                reason: format!(
-                    "the coordinator cannot reach this member at the address that it announces, \
-                     {address}: {why}"
-                ),
-            });
-            for (reply, _) in asked {
-                let answer = answer.clone();
-                self.state.records.tell(Output::Answer { reply, answer });
-            }
+        for (reply, sender) in asked {
+            // The state may have changed meanwhile: everything is checked again.
+            self.on_request(reply, sender, ToCoordinator::Enlist(enlist.clone()));
         }
-        self.callers.remove(&nonce);
-    }
-
-    /// The requests of all callers, which get no answer any more.
-    pub(super) fn abandon_callers(&mut self) -> Vec<ReplyId> {
-        let callers = std::mem::take(&mut self.callers).into_values();
-        let replies = callers.flat_map(|caller| caller.asked.into_iter().map(|(reply, _)| reply));
-        replies.collect()
+        self.callers.forget(nonce);
     }
 }
 

@@ -6,9 +6,10 @@
 //! Paper: RIFL; docs/traps.md, trap 30.
 
 use super::records::Key;
-use super::{Coordinator, Timer, refused};
+use super::{State, Timer, refused};
 use duramen_base::ids::ClientId;
 use duramen_wire::native::message::{CoordinatorAnswer, Refusal};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most leases at the same time: they bound the memory of a coordinator, some 200 bytes each.
 const LEASES_MAX: usize = 100_000;
@@ -24,91 +25,100 @@ const PAUSE_US: u64 = 1_000;
 /// A client may assume a lease that is longer by so much: clocks differ.
 const GRACE_PERCENT: u64 = 10;
 
-impl Coordinator {
-    pub(super) fn client_lease(&mut self, client: Option<ClientId>) -> CoordinatorAnswer {
+/// The leases of clients; see the module.
+#[derive(Default)]
+pub(super) struct Clients {
+    /// With their ends.
+    leases: BTreeMap<ClientId, u64>,
+    /// The same by their ends.
+    ends: BTreeSet<(u64, ClientId)>,
+}
+
+/// Arms the next look.
+pub(super) fn arm(state: &mut State) {
+    state.asks.arm(state.now_us + LOOK_US, Timer::Clients);
+}
+
+impl Clients {
+    pub(super) fn lease(
+        &mut self,
+        state: &mut State,
+        client: Option<ClientId>,
+    ) -> CoordinatorAnswer {
         let client = match client {
-            Some(known) if self.clients.contains_key(&known) => known,
+            Some(known) if self.leases.contains_key(&known) => known,
             Some(_) => return refused(Refusal::Invalid("the client's lease has ended".to_owned())),
-            None if self.clients.len() >= LEASES_MAX => {
+            None if self.leases.len() >= LEASES_MAX => {
                 return refused(Refusal::NotReady {
                     after_ms: FULL_AGAIN_MS,
                     reason: format!("{LEASES_MAX} clients have leases"),
                 });
             }
             None => {
-                let new = self.state.meta.next_client;
-                self.state.meta.next_client.0 += 1;
-                self.state.put_meta();
-                self.state.records.put(Key::Client(new), &());
+                let new = state.meta.next_client;
+                state.meta.next_client.0 += 1;
+                state.put_meta();
+                state.records.put(Key::Client(new), &());
                 new
             }
         };
-        self.renew_client(client);
+        self.renew(state, client);
         CoordinatorAnswer::Lease {
             client,
-            ttl_ms: self.state.meta.settings.client_lease_ms,
+            ttl_ms: state.meta.settings.client_lease_ms,
         }
     }
 
-    pub(super) fn renew_client(&mut self, client: ClientId) {
-        let lease_us = u64::from(self.state.meta.settings.client_lease_ms) * 1000;
-        let until_us = self.state.now_us + lease_us + lease_us * GRACE_PERCENT / 100;
-        if let Some(before_us) = self.clients.insert(client, until_us) {
-            self.client_ends.remove(&(before_us, client));
+    pub(super) fn renew(&mut self, state: &State, client: ClientId) {
+        let lease_us = u64::from(state.meta.settings.client_lease_ms) * 1000;
+        let until_us = state.now_us + lease_us + lease_us * GRACE_PERCENT / 100;
+        if let Some(before_us) = self.leases.insert(client, until_us) {
+            self.ends.remove(&(before_us, client));
         }
-        self.client_ends.insert((until_us, client));
+        self.ends.insert((until_us, client));
     }
 
     /// The clients that masters must keep, and the least time for each: leases never become
     /// shorter. An unknown client counts as ended: its id would have been stored before it was
     /// told.
-    pub(super) fn clients_alive(&mut self, asked: Vec<ClientId>) -> CoordinatorAnswer {
+    pub(super) fn alive(&self, state: &mut State, asked: Vec<ClientId>) -> CoordinatorAnswer {
         let count = asked.len();
         let alive = asked.into_iter().filter_map(|id| {
-            let left_us = self.clients.get(&id)?.saturating_sub(self.state.now_us);
+            let left_us = self.leases.get(&id)?.saturating_sub(state.now_us);
             Some((id, u32::try_from(left_us / 1000).unwrap_or(u32::MAX)))
         });
         let clients: Vec<_> = alive.collect();
         if clients.len() < count {
-            self.state.ask_store(); // coordinator::K8: masters would drop the records of the others
+            state.ask_store(); // coordinator::K8: masters would drop the records of the others
         }
         CoordinatorAnswer::ClientsAlive { clients }
     }
 
-    pub(super) fn arm_clients(&mut self) {
-        self.state
-            .asks
-            .arm(self.state.now_us + LOOK_US, Timer::Clients);
-    }
-
     /// `due_us`: the time for which this look was asked.
-    pub(super) fn expire_clients(&mut self, due_us: u64) {
-        let late_us = self.state.now_us.saturating_sub(due_us);
+    pub(super) fn expire(&mut self, state: &mut State, due_us: u64) {
+        let late_us = state.now_us.saturating_sub(due_us);
         if late_us > LATE_US {
-            self.lengthen_leases(late_us);
+            self.lengthen(late_us);
         }
         for _ in 0..ENDS_MAX {
-            let first = self.client_ends.first().copied();
-            let Some((until_us, client)) =
-                first.filter(|(until_us, _)| *until_us <= self.state.now_us)
+            let first = self.ends.first().copied();
+            let Some((until_us, client)) = first.filter(|(until_us, _)| *until_us <= state.now_us)
             else {
-                return self.arm_clients();
+                return arm(state);
             };
-            self.client_ends.remove(&(until_us, client));
-            self.clients.remove(&client);
-            self.state.records.delete(Key::Client(client));
+            self.ends.remove(&(until_us, client));
+            self.leases.remove(&client);
+            state.records.delete(Key::Client(client));
         }
-        self.state
-            .asks
-            .arm(self.state.now_us + PAUSE_US, Timer::Clients);
+        state.asks.arm(state.now_us + PAUSE_US, Timer::Clients);
     }
 
     /// For so long no client could renew its lease.
-    fn lengthen_leases(&mut self, by_us: u64) {
-        self.client_ends.clear();
-        for (client, until_us) in &mut self.clients {
+    fn lengthen(&mut self, by_us: u64) {
+        self.ends.clear();
+        for (client, until_us) in &mut self.leases {
             *until_us += by_us;
-            self.client_ends.insert((*until_us, *client));
+            self.ends.insert((*until_us, *client));
         }
     }
 }

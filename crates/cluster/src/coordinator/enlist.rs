@@ -60,11 +60,13 @@ impl Coordinator {
         }
         if let Err(refusal) = self.check_enlist(&enlist) {
             let (address, why) = (&enlist.addresses.native, refusal.to_string());
-            self.turned_away.note(self.state.now_us, address, &why);
+            self.callers.turn_away(self.state.now_us, address, &why);
             return Some(refused(refusal));
         }
         let next = self.state.lives.next_id(enlist.replaces);
-        if !self.is_reached(reply, sender, &enlist, next) {
+        let asker = (reply, sender);
+        let callers = &mut self.callers;
+        if !callers.is_reached(&mut self.state, asker, &enlist, next) {
             return None; // callers::I1
         }
         let mut replaced =

@@ -70,9 +70,7 @@ mod waits;
 use crate::membership::Members;
 use crate::recovery::Recovery;
 use calls::{Asks, Call, CallKind};
-use duramen_base::ids::{
-    ClientId, ClusterId, ListVersion, MigrationId, RouteHash, ServerId, TableId,
-};
+use duramen_base::ids::{ClusterId, ListVersion, MigrationId, RouteHash, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{
@@ -87,7 +85,7 @@ use pipeline::{Records, Sealed};
 use push::Push;
 use records::{Meta, ServerRecord};
 use servers::Servers;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use store::Batch;
 use tables::Tables;
 pub use verdict::Sign;
@@ -274,20 +272,14 @@ struct State {
 /// The coordinator; see the module.
 pub struct Coordinator {
     state: State,
-    id: ClusterId,
     foreign: foreign::Foreign,
-    /// Servers that enlist, by nonce.
-    callers: BTreeMap<u64, callers::Caller>,
-    turned_away: waits::TurnedAway,
+    callers: callers::Callers,
     /// Tokens of accepted losses of crashed servers.
     accepted: BTreeMap<ServerId, Vec<u32>>,
     migrations: BTreeMap<MigrationId, Migration>,
     /// The last ended migrations.
     moved: VecDeque<MigrationStatus>,
-    /// Leases of clients, with their ends.
-    clients: BTreeMap<ClientId, u64>,
-    /// The same by their ends.
-    client_ends: BTreeSet<(u64, ClientId)>,
+    clients: clients::Clients,
     recoveries: BTreeMap<ServerId, Recovery>,
     ended: VecDeque<RecoveryStatus>,
     frames: frames::Frames,
@@ -327,7 +319,7 @@ impl Coordinator {
                 payload,
             } => self.answered(call, Ok((answer, payload))),
             Input::Unanswered { call, sign } => self.answered(call, Err(sign)),
-            Input::Foreign { cluster_id } => self.heard_foreign(cluster_id),
+            Input::Foreign { cluster_id } => self.foreign.hear(self.state.now_us, cluster_id),
             Input::Persisted { token } => self.persisted(token),
             Input::StoreFailed { reason } => self.stop(&reason),
             Input::Tick => self.tick(),
@@ -363,13 +355,13 @@ impl Coordinator {
             }
             _ => sender,
         };
-        if let Some(refusal) = self.turn_away(asker) {
+        if let Some(refusal) = self.foreign.turn_away(&self.state, asker) {
             return Some(refused(refusal));
         }
         Some(match question {
             ToCoordinator::Enlist(enlist) => return self.enlist(reply, sender, enlist),
-            ToCoordinator::ClientLease { client } => self.client_lease(client),
-            ToCoordinator::AreAlive { clients } => self.clients_alive(clients),
+            ToCoordinator::ClientLease { client } => self.clients.lease(&mut self.state, client),
+            ToCoordinator::AreAlive { clients } => self.clients.alive(&mut self.state, clients),
             ToCoordinator::Map { table, since } => self.state.map(table, since),
             ToCoordinator::MapChanges { since } => self.state.map_changes(since),
             ToCoordinator::Servers => {
@@ -524,7 +516,7 @@ impl Coordinator {
     /// The store failed: waiting senders are told that the outcome is unknown.
     fn stop(&mut self, reason: &str) {
         let mut replies = self.state.records.stop(reason);
-        replies.extend(self.abandon_callers());
+        replies.extend(self.callers.abandon());
         for reply in replies {
             let answer = refused(Refusal::Store(reason.to_owned()));
             let output = Output::Answer { reply, answer };
@@ -546,7 +538,7 @@ impl Coordinator {
                 Timer::Drain(server) => self.drain_further(server),
                 Timer::Probe => self.probe(),
                 Timer::Roll => self.roll_due(),
-                Timer::Clients => self.expire_clients(at_us),
+                Timer::Clients => self.clients.expire(&mut self.state, at_us),
                 Timer::Loads => self.store_loads(),
                 Timer::Balance => self.balance_due(),
             }

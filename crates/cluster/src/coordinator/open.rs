@@ -1,19 +1,20 @@
 //! Opens a coordinator from the stored state, with the first steps of a new leader.
 
 use super::calls::Asks;
+use super::foreign::Foreign;
 use super::older::Lives;
 use super::pipeline::Records;
 use super::records::{self, Key, Meta, MigrationRecord, Origin, ServerRecord, TabletRecord};
 use super::servers::Servers;
 use super::store::{Contents, is_advice};
 use super::tables::Tables;
-use super::{Config, Coordinator, Migration, Output, State, Timer};
+use super::{Config, Coordinator, Migration, Output, State, Timer, clients};
 use crate::membership::Members;
 use duramen_base::ids::{ClientId, ClusterId, ListVersion, MapVersion, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{ServerList, ServerListUpdate};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// The reason why a coordinator could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +58,7 @@ impl Coordinator {
                 return Err(damaged(key));
             }
         }
-        let has_id = new.id != ClusterId::NONE;
+        let has_id = new.foreign.ours() != ClusterId::NONE;
         if first.is_some() && new.state.meta.format >= records::WITH_ID && !has_id {
             return Err(damaged(&Key::Id.encode()));
         }
@@ -83,15 +84,12 @@ impl Coordinator {
         };
         Coordinator {
             state,
-            id: ClusterId::NONE,
-            foreign: None,
-            callers: BTreeMap::new(),
-            turned_away: super::waits::TurnedAway::default(),
+            foreign: Foreign::new(),
+            callers: super::callers::Callers::default(),
             accepted: BTreeMap::new(),
             migrations: BTreeMap::new(),
             moved: VecDeque::new(),
-            clients: BTreeMap::new(),
-            client_ends: BTreeSet::new(),
+            clients: super::clients::Clients::default(),
             recoveries: BTreeMap::new(),
             ended: VecDeque::new(),
             frames: super::frames::Frames::default(),
@@ -124,7 +122,7 @@ impl Coordinator {
     fn load(&mut self, key: Key, value: &[u8]) -> Option<()> {
         match key {
             Key::Meta => {}
-            Key::Id => self.id = records::decode(value)?,
+            Key::Id => self.foreign.set_ours(records::decode(value)?),
             Key::Server(id) => {
                 let record: ServerRecord = records::decode(value)?;
                 self.state.adopt(id, record);
@@ -147,7 +145,7 @@ impl Coordinator {
                 self.migrations.insert(id, migration);
             }
             Key::Client(id) => {
-                self.renew_client(id);
+                self.clients.renew(&self.state, id);
             }
             Key::Users => self.users.adopt(records::decode(value)?),
             Key::Functions => self.functions.adopt(records::decode(value)?),
@@ -181,11 +179,11 @@ impl Coordinator {
 
     /// A new leader's first steps.
     fn begin(&mut self) {
-        if self.id == ClusterId::NONE {
+        if self.foreign.ours() == ClusterId::NONE {
             // A new store, or one of an older version.
-            self.id = self.state.config.new_id;
+            let id = self.state.config.new_id;
+            self.foreign.set_ours(id);
             self.state.meta.format = records::WITH_ID;
-            let id = self.id;
             self.state.records.put(Key::Id, &id);
             self.state.put_meta();
         }
@@ -246,7 +244,7 @@ impl Coordinator {
         draining.into_iter().for_each(|id| self.drain_further(id));
         self.call_roll();
         self.state.asks.arm(self.state.now_us, Timer::Probe);
-        self.arm_clients();
+        clients::arm(&mut self.state);
         self.arm_balance();
     }
 }

@@ -15,29 +15,6 @@ const FULL_PERCENT: u64 = 85;
 /// Recovered data takes so many percent more than it had, at most: in a small memory a part of each
 /// partition's last segments is empty.
 const RECOVERED_PERCENT: u64 = 110;
-/// Callers that were not reached are named for this long: each asks again more often.
-const TURNED_AWAY_US: u64 = 10_000_000;
-/// Most of them.
-const TURNED_AWAY_MAX: usize = 8;
-
-/// Callers that were turned away, newest last: when, by their addresses, and why.
-#[derive(Default)]
-pub(super) struct TurnedAway(Vec<(u64, String, String)>);
-
-impl TurnedAway {
-    pub(super) fn note(&mut self, now_us: u64, address: &str, why: &str) {
-        self.forget(address);
-        if self.0.len() >= TURNED_AWAY_MAX {
-            self.0.remove(0);
-        }
-        self.0.push((now_us, address.to_owned(), why.to_owned()));
-    }
-
-    pub(super) fn forget(&mut self, address: &str) {
-        self.0.retain(|(_, known, _)| known != address);
-    }
-}
-
 fn now(server: Option<ServerId>, reason: String) -> Wait {
     Wait {
         server,
@@ -162,11 +139,9 @@ impl Coordinator {
     }
 
     fn waits_of_callers(&self) -> Vec<Wait> {
-        let recent = self.turned_away.0.iter();
-        let recent = recent.filter(|(at_us, ..)| self.state.now_us < at_us + TURNED_AWAY_US);
-        let waits = recent.map(|(_, address, why)| {
-            now(None, format!("a server at {address} cannot join: {why}"))
-        });
+        let recent = self.callers.turned_away(self.state.now_us);
+        let waits = recent
+            .map(|(address, why)| now(None, format!("a server at {address} cannot join: {why}")));
         waits.collect()
     }
 
