@@ -3,7 +3,7 @@
 
 use super::{CallId, Coordinator, Sign, Timer};
 use duramen_base::ids::{ListVersion, RecoveryId, ServerId, TabletsVersion};
-use duramen_wire::native::message::ServerAnswer;
+use duramen_wire::native::message::{ClusterFunctions, ClusterUsers, ServerAnswer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A request of the coordinator without an answer.
@@ -174,10 +174,24 @@ impl Coordinator {
             Sounded::Signed(_) | Sounded::Silent => None,
         };
         match call.kind {
-            CallKind::List(version) => self.list_told(call.to, version, answer),
-            CallKind::Tablets(version) => self.tablets_told(call.to, version, answer),
-            CallKind::Users(revision) => self.users_told(call.to, revision, answer),
-            CallKind::Functions(revision) => self.functions_told(call.to, revision, answer),
+            CallKind::List(version) => {
+                let state = &mut self.state;
+                self.pushes.list_told(state, call.to, version, answer);
+            }
+            CallKind::Tablets(version) => {
+                let state = &mut self.state;
+                self.pushes.tablets_told(state, call.to, version, answer);
+            }
+            CallKind::Users(revision) => {
+                let state = &mut self.state;
+                self.pushes
+                    .revision_told::<ClusterUsers>(state, call.to, revision, answer);
+            }
+            CallKind::Functions(revision) => {
+                let state = &mut self.state;
+                self.pushes
+                    .revision_told::<ClusterFunctions>(state, call.to, revision, answer);
+            }
             CallKind::StartRead { dead } => self.collected(dead, call.to, answer),
             CallKind::Recover {
                 dead,

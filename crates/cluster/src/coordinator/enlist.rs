@@ -40,8 +40,7 @@ fn doubted_since(doubts: &mut Vec<Doubt>, nonce: u64, now_us: u64) -> u64 {
 }
 
 impl Coordinator {
-    /// A server enlists. The answer is sent when the change is stored, by
-    /// [`welcome`](Self::welcome).
+    /// A server enlists. It is welcomed when the change is stored.
     pub(super) fn enlist(
         &mut self,
         reply: ReplyId,

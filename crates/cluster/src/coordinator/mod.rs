@@ -67,22 +67,20 @@ mod users;
 mod verdict;
 mod waits;
 
-use crate::membership::Members;
 use crate::recovery::Recovery;
 use calls::{Asks, Call, CallKind};
-use duramen_base::ids::{ClusterId, ListVersion, MigrationId, RouteHash, ServerId, TableId};
+use duramen_base::ids::{ClusterId, MigrationId, RouteHash, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{
-    ClusterFunctions, ClusterSettings, ClusterUsers, CoordinatorAnswer, FromCoordinator,
-    MigrationStatus, RecoveryStatus, Refusal, ServerAnswer, ServerChange, ServerStatus,
-    ToCoordinator,
+    ClusterSettings, CoordinatorAnswer, FromCoordinator, MigrationStatus, RecoveryStatus, Refusal,
+    ServerAnswer, ServerStatus, ToCoordinator,
 };
 use migrations::Migration;
 use older::Lives;
 pub use open::OpenError;
 use pipeline::{Records, Sealed};
-use push::Push;
+use push::{Push, Pushes};
 use records::{Meta, ServerRecord};
 use servers::Servers;
 use std::collections::{BTreeMap, VecDeque};
@@ -286,12 +284,8 @@ pub struct Coordinator {
     balance: balance::Balance,
     /// Whether [`Timer::Loads`] is armed.
     stores_loads: bool,
-    users: revised::Revised<ClusterUsers>,
-    functions: revised::Revised<ClusterFunctions>,
+    pushes: Pushes,
     roll: suspects::Roll,
-    /// The server list as it is stored, and the steps to it.
-    published: Members,
-    steps: VecDeque<(ListVersion, Vec<ServerChange>)>,
 }
 
 impl Coordinator {
@@ -366,24 +360,24 @@ impl Coordinator {
             ToCoordinator::MapChanges { since } => self.state.map_changes(since),
             ToCoordinator::Servers => {
                 self.state.ask_store(); // older members drop logs that are not in the list
-                CoordinatorAnswer::Servers(self.published.list())
+                CoordinatorAnswer::Servers(self.pushes.list().list())
             }
             ToCoordinator::AreGone { logs } => self.are_gone(sender, logs),
             ToCoordinator::Users => {
                 self.state.ask_store(); // a new member serves with them (K8)
-                self.newest_users()
+                self.pushes.users.answer()
             }
             ToCoordinator::SetUsers(users) => {
                 self.state.ask_store(); // the answer may deny the change (K8)
-                self.set_users(users)
+                self.pushes.users.set(&mut self.state, users)
             }
             ToCoordinator::Functions => {
                 self.state.ask_store(); // a new member serves with them (K8)
-                self.newest_functions()
+                self.pushes.functions.answer()
             }
             ToCoordinator::SetFunctions(functions) => {
                 self.state.ask_store(); // the answer may deny the change (K8)
-                self.set_functions(functions)
+                self.pushes.functions.set(&mut self.state, functions)
             }
             ToCoordinator::Admin(admin) => self.administer(admin),
             ToCoordinator::ControlHead { server, min_open } if has_bug(Bug::HeadOfTheDead) => {
@@ -405,7 +399,9 @@ impl Coordinator {
                 list_version,
                 tablets_version,
             } => self.by_member(sender, server, |this| {
-                this.confirmed(server, list_version, tablets_version);
+                let state = &mut this.state;
+                this.pushes
+                    .confirmed(state, server, list_version, tablets_version);
                 CoordinatorAnswer::Noted
             }),
             ToCoordinator::Loads { server, loads } => {
@@ -496,20 +492,20 @@ impl Coordinator {
             return;
         };
         if let Some((version, changes)) = follows.step {
-            self.publish(version, changes);
+            self.pushes.publish(&mut self.state, version, changes);
         }
         for (reply, server) in follows.enlisted {
-            self.welcome(reply, server);
+            self.pushes.welcome(&mut self.state, reply, server);
         }
         self.state.records.release(held);
         for (server, tablets) in follows.tablets {
-            self.set_tablets(server, tablets);
+            self.pushes.set_tablets(&mut self.state, server, tablets);
         }
         if let Some(users) = follows.users {
-            self.publish_users(users);
+            self.pushes.publish_users(&mut self.state, users);
         }
         if let Some(functions) = follows.functions {
-            self.publish_functions(functions);
+            self.pushes.publish_functions(&mut self.state, functions);
         }
     }
 
@@ -533,7 +529,7 @@ impl Coordinator {
             match timer {
                 Timer::Call(id) => self.overdue(id),
                 Timer::Check(server) => self.check_again(server),
-                Timer::Push(server) => self.kick(server),
+                Timer::Push(server) => self.pushes.kick(&mut self.state, server),
                 Timer::Recovery(dead) => self.recovery_due(dead),
                 Timer::Drain(server) => self.drain_further(server),
                 Timer::Probe => self.probe(),
@@ -559,7 +555,7 @@ impl Coordinator {
     fn seal(&mut self) {
         if self.state.records.is_idle() {
             for (reply, server) in self.state.records.take_enlisted() {
-                self.welcome(reply, server);
+                self.pushes.welcome(&mut self.state, reply, server);
             }
             return;
         }
@@ -572,7 +568,8 @@ impl Coordinator {
             .map(|id| (id, self.tablets_of(id)))
             .collect();
         let list_version = self.state.meta.list_version;
-        let (users, functions) = (self.users.changed(), self.functions.changed());
+        let users = self.pushes.users.changed();
+        let functions = self.pushes.functions.changed();
         let records = &mut self.state.records;
         records.seal(list_version, tablets, users, functions);
         self.state.changes.show();

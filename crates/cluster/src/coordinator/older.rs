@@ -124,7 +124,7 @@ impl Coordinator {
 
     fn is_gone(&self, log: ServerId) -> bool {
         let was_given = !self.state.lives.never_gave(log) || has_bug(Bug::NeverGivenIsGone);
-        let is_listed = self.published.get(log).is_some() || self.state.servers.contains(&log);
+        let is_listed = self.pushes.list().get(log).is_some() || self.state.servers.contains(&log);
         was_given && !is_listed
     }
 

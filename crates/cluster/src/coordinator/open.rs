@@ -4,16 +4,16 @@ use super::calls::Asks;
 use super::foreign::Foreign;
 use super::older::Lives;
 use super::pipeline::Records;
+use super::push::Pushes;
 use super::records::{self, Key, Meta, MigrationRecord, Origin, ServerRecord, TabletRecord};
 use super::servers::Servers;
 use super::store::{Contents, is_advice};
 use super::tables::Tables;
 use super::{Config, Coordinator, Migration, Output, State, Timer, clients};
-use crate::membership::Members;
 use duramen_base::ids::{ClientId, ClusterId, ListVersion, MapVersion, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
-use duramen_wire::native::message::{ServerList, ServerListUpdate};
+use duramen_wire::native::message::ServerList;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The reason why a coordinator could not be opened.
@@ -95,11 +95,8 @@ impl Coordinator {
             frames: super::frames::Frames::default(),
             balance: super::balance::Balance::default(),
             stores_loads: false,
-            users: Default::default(),
-            functions: Default::default(),
+            pushes: Pushes::default(),
             roll: super::suspects::Roll::default(),
-            published: Members::new(),
-            steps: VecDeque::new(),
         }
     }
 
@@ -126,7 +123,7 @@ impl Coordinator {
             Key::Server(id) => {
                 let record: ServerRecord = records::decode(value)?;
                 self.state.adopt(id, record);
-                self.set_welcome(id, ListVersion(0));
+                self.pushes.begin(&mut self.state, id, ListVersion(0));
             }
             Key::Slot(slot) => {
                 let generation = records::decode(value)?;
@@ -147,8 +144,8 @@ impl Coordinator {
             Key::Client(id) => {
                 self.clients.renew(&self.state, id);
             }
-            Key::Users => self.users.adopt(records::decode(value)?),
-            Key::Functions => self.functions.adopt(records::decode(value)?),
+            Key::Users => self.pushes.users.adopt(records::decode(value)?),
+            Key::Functions => self.pushes.functions.adopt(records::decode(value)?),
             Key::Loads(id) => self.adopt_loads(id, value),
             Key::Accepted(id) => self.adopt_accepted(id, value),
         }
@@ -199,8 +196,7 @@ impl Coordinator {
                 .map(|server| server.record.entry.clone())
                 .collect(),
         };
-        let full = ServerListUpdate::Full(list.into());
-        self.published.apply(&full);
+        self.pushes.adopt(list);
         if self.state.meta.map_version.0 == 0 {
             let mut tables = self.state.tables.entries();
             if let Some(default) = tables.find(|entry| entry.table == TableId::DEFAULT) {
@@ -239,7 +235,7 @@ impl Coordinator {
         for dead in crashed {
             self.recover(dead);
         }
-        self.kick_all();
+        self.pushes.kick_all(&mut self.state);
         let draining: Vec<ServerId> = self.state.servers.up().to_vec();
         draining.into_iter().for_each(|id| self.drain_further(id));
         self.call_roll();

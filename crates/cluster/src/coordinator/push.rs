@@ -7,14 +7,16 @@
 //! - H2: one list, one set of tablets and one set of users are in flight per server; a newer one
 //!   replaces an unsent one.
 
-use super::{CallKind, Coordinator, Server, Timer};
+use super::revised::{self, PATIENCE_US, Revised, Revision, Revisions};
+use super::{CallKind, Output, ReplyId, Server, State, Timer, refused};
+use crate::membership::Members;
 use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
 use duramen_wire::native::message::{
-    FromCoordinator, ServerAnswer, ServerChange, ServerListUpdate, Tablets,
+    ClusterFunctions, ClusterUsers, CoordinatorAnswer, Enlisted, FromCoordinator, Refusal,
+    ServerAnswer, ServerChange, ServerList, ServerListUpdate, Shared, Tablets,
 };
+use std::collections::VecDeque;
 
-/// A server without an answer is sent it again after this time.
-pub(super) const PATIENCE_US: u64 = 1_000_000;
 /// After a failed or refused request, after this time.
 const REST_US: u64 = 200_000;
 /// Steps that are kept: a server that is further behind gets the full list.
@@ -51,76 +53,113 @@ impl Push {
     }
 }
 
-/// The revisions of the users, or of the functions, that a server was sent.
+/// The list, users and functions that all servers are told, as they are stored.
 #[derive(Default)]
-pub(super) struct Revisions {
-    /// 0: unknown, or it has its own.
-    pub confirmed: u64,
-    is_told: bool,
+pub(super) struct Pushes {
+    /// The server list, and the steps to it.
+    list: Members,
+    steps: VecDeque<(ListVersion, Vec<ServerChange>)>,
+    pub users: Revised<ClusterUsers>,
+    pub functions: Revised<ClusterFunctions>,
 }
 
-impl Revisions {
-    /// Whether this revision is to be sent now; then it is in flight.
-    pub fn begin(&mut self, revision: u64) -> bool {
-        let begins = !self.is_told && self.confirmed < revision;
-        self.is_told |= begins;
-        begins
+impl Pushes {
+    pub(super) fn list(&self) -> &Members {
+        &self.list
     }
 
-    /// The revision in flight was answered, or no answer came. `confirmed`: the server has it.
-    pub fn end(&mut self, confirmed: Option<u64>) {
-        self.is_told = false;
-        self.confirmed = self.confirmed.max(confirmed.unwrap_or_default());
+    /// A new leader's first list.
+    pub(super) fn adopt(&mut self, list: ServerList) {
+        let full = ServerListUpdate::Full(list.into());
+        self.list.apply(&full);
     }
-}
 
-impl Coordinator {
+    /// These users are stored: all servers get them.
+    pub(super) fn publish_users(&mut self, state: &mut State, users: Shared<ClusterUsers>) {
+        self.users.publish(users);
+        self.kick_all(state);
+    }
+
+    /// These functions are stored: all servers get them.
+    pub(super) fn publish_functions(
+        &mut self,
+        state: &mut State,
+        functions: Shared<ClusterFunctions>,
+    ) {
+        self.functions.publish(functions);
+        self.kick_all(state);
+    }
+
+    /// A server was sent users or functions of this revision.
+    pub(super) fn revision_told<T: Revision>(
+        &self,
+        state: &mut State,
+        id: ServerId,
+        revision: u64,
+        answer: Option<(ServerAnswer, Vec<u8>)>,
+    ) {
+        if revised::told::<T>(state, id, revision, answer) {
+            self.kick(state, id);
+        }
+    }
+
+    /// Answers an enlistment, from the stored state.
+    pub(super) fn welcome(&self, state: &mut State, reply: ReplyId, id: ServerId) {
+        let answer = if self.list.is_up(id) {
+            CoordinatorAnswer::Enlisted(Box::new(Enlisted {
+                server: id,
+                list: self.list.list(),
+                settings: state.meta.settings.clone(),
+            }))
+        } else {
+            refused(Refusal::NotUp(id))
+        };
+        state.records.tell_at_once(Output::Answer { reply, answer });
+        self.begin(state, id, self.list.version());
+    }
+
     /// A step is stored: all servers get it.
-    pub(super) fn publish(&mut self, version: ListVersion, changes: Vec<ServerChange>) {
+    pub(super) fn publish(
+        &mut self,
+        state: &mut State,
+        version: ListVersion,
+        changes: Vec<ServerChange>,
+    ) {
         let update = ServerListUpdate::Step { version, changes };
-        self.published.apply(&update);
+        self.list.apply(&update);
         let ServerListUpdate::Step { changes, .. } = update else {
             return;
         };
         let is_gone = |change: &ServerChange| matches!(change, ServerChange::Removed(_));
-        let has_time = self.state.servers.up().len() > MANY && changes.iter().all(is_gone);
+        let has_time = state.servers.up().len() > MANY && changes.iter().all(is_gone);
         self.steps.push_back((version, changes));
         if self.steps.len() > STEPS_KEPT {
             self.steps.pop_front();
         }
         if has_time {
-            self.kick_in_turn();
+            kick_in_turn(state);
         } else {
-            self.kick_all();
-        }
-    }
-
-    /// Servers may keep replicas of a log that is not needed any more for a moment.
-    fn kick_in_turn(&mut self) {
-        let mut at_us = self.state.now_us;
-        for id in self.state.servers.up().to_vec() {
-            at_us += LEISURE_US;
-            self.state.asks.arm(at_us, Timer::Push(id));
+            self.kick_all(state);
         }
     }
 
     /// Its tablets, as they are stored now.
-    pub(super) fn set_tablets(&mut self, id: ServerId, tablets: Tablets) {
-        if let Some(server) = self.state.servers.get_mut(&id) {
+    pub(super) fn set_tablets(&self, state: &mut State, id: ServerId, tablets: Tablets) {
+        if let Some(server) = state.servers.get_mut(&id) {
             server.push.tablets = Some(tablets);
-            self.kick(id);
+            self.kick(state, id);
         }
     }
 
-    pub(super) fn kick_all(&mut self) {
-        for id in self.state.servers.up().to_vec() {
-            self.kick(id);
+    pub(super) fn kick_all(&self, state: &mut State) {
+        for id in state.servers.up().to_vec() {
+            self.kick(state, id);
         }
     }
 
     /// Sends a server what it has not confirmed, unless that is in flight.
-    pub(super) fn kick(&mut self, id: ServerId) {
-        let newest = self.published.version();
+    pub(super) fn kick(&self, state: &mut State, id: ServerId) {
+        let newest = self.list.version();
         let users = self.users.published().revision;
         let functions = self.functions.published().revision;
         let lacks = |server: &Server| {
@@ -131,22 +170,22 @@ impl Coordinator {
                 .map_or(push.tablets_confirmed, |t| t.version);
             let lacks = push.list_confirmed < newest
                 || push.tablets_confirmed < told
-                || push.users.confirmed < users
-                || push.functions.confirmed < functions;
+                || push.users.confirmed() < users
+                || push.functions.confirmed() < functions;
             lacks && push.is_welcome && server.is_up()
         };
-        if !self.state.servers.get(&id).is_some_and(lacks) || !self.published.is_up(id) {
+        if !state.servers.get(&id).is_some_and(lacks) || !self.list.is_up(id) {
             return;
         }
-        self.kick_list(id);
-        self.kick_tablets(id);
-        self.kick_users(id);
-        self.kick_functions(id);
+        self.kick_list(state, id);
+        kick_tablets(state, id);
+        self.users.kick(state, id);
+        self.functions.kick(state, id);
     }
 
-    fn kick_list(&mut self, id: ServerId) {
-        let newest = self.published.version();
-        let push = &self.state.servers[&id].push;
+    fn kick_list(&self, state: &mut State, id: ServerId) {
+        let newest = self.list.version();
+        let push = &state.servers[&id].push;
         if push.is_list_told || push.list_confirmed >= newest {
             return;
         }
@@ -160,100 +199,79 @@ impl Coordinator {
                 version: *version,
                 changes: changes.clone(),
             },
-            None => ServerListUpdate::Full(self.published.list()),
+            None => ServerListUpdate::Full(self.list.list()),
         };
         let version = update.version();
-        if let Some(server) = self.state.servers.get_mut(&id) {
+        if let Some(server) = state.servers.get_mut(&id) {
             server.push.is_list_told = true;
         }
         let question = FromCoordinator::Servers(update);
-        self.state
-            .ask(id, question, CallKind::List(version), PATIENCE_US);
-    }
-
-    fn kick_tablets(&mut self, id: ServerId) {
-        let server = &self.state.servers[&id];
-        let Some(tablets) = &server.push.tablets else {
-            return;
-        };
-        let is_news = tablets.version > server.push.tablets_confirmed;
-        if server.push.are_tablets_told || !is_news {
-            return;
-        }
-        if server.quiet_until_us > self.state.now_us {
-            self.state.asks.arm(server.quiet_until_us, Timer::Push(id)); // coordinator::K7
-            return;
-        }
-        let version = tablets.version;
-        let question = FromCoordinator::Tablets(tablets.clone());
-        if let Some(server) = self.state.servers.get_mut(&id) {
-            server.push.are_tablets_told = true;
-        }
-        self.state
-            .ask(id, question, CallKind::Tablets(version), PATIENCE_US);
+        state.ask(id, question, CallKind::List(version), PATIENCE_US);
     }
 
     /// It has been told its id, and the list of this version.
-    pub(super) fn set_welcome(&mut self, id: ServerId, version: ListVersion) {
-        if let Some(server) = self.state.servers.get_mut(&id) {
+    pub(super) fn begin(&self, state: &mut State, id: ServerId, version: ListVersion) {
+        if let Some(server) = state.servers.get_mut(&id) {
             server.push.is_welcome = true;
             server.push.list_confirmed = version;
         }
-        self.kick(id);
+        self.kick(state, id);
     }
 
     /// The versions that a server has confirmed.
-    pub(super) fn confirmed(&mut self, id: ServerId, list: ListVersion, tablets: TabletsVersion) {
+    pub(super) fn confirmed(
+        &self,
+        state: &mut State,
+        id: ServerId,
+        list: ListVersion,
+        tablets: TabletsVersion,
+    ) {
         // A version that was never sent cannot be confirmed.
-        let list_max = self.published.version();
-        let tablets_max = self.state.tablets_version();
-        if let Some(server) = self.state.servers.get_mut(&id) {
+        let list_max = self.list.version();
+        let tablets_max = state.tablets_version();
+        if let Some(server) = state.servers.get_mut(&id) {
             let is_list_known = list <= list_max;
             server.push.list_confirmed = if is_list_known { list } else { ListVersion(0) };
             server.push.tablets_confirmed = tablets.min(tablets_max);
-            self.state
-                .tables
-                .shares
-                .confirmed(id, tablets.min(tablets_max));
+            state.tables.shares.confirmed(id, tablets.min(tablets_max));
         }
-        self.kick(id);
+        self.kick(state, id);
     }
 
     pub(super) fn list_told(
-        &mut self,
+        &self,
+        state: &mut State,
         id: ServerId,
         version: ListVersion,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
-        let Some(server) = self.state.servers.get_mut(&id) else {
+        let Some(server) = state.servers.get_mut(&id) else {
             return;
         };
         server.push.is_list_told = false;
         match answer {
             Some((ServerAnswer::Confirmed { list_version, .. }, _)) if list_version >= version => {
                 server.push.list_confirmed = list_version;
-                self.kick(id);
+                self.kick(state, id);
             }
             Some((ServerAnswer::Confirmed { .. }, _)) if server.push.list_confirmed.0 > 0 => {
                 // It could not apply the step: the full list is next.
                 server.push.list_confirmed = ListVersion(0);
-                self.kick(id);
+                self.kick(state, id);
             }
-            _ => self
-                .state
-                .asks
-                .arm(self.state.now_us + REST_US, Timer::Push(id)),
+            _ => state.asks.arm(state.now_us + REST_US, Timer::Push(id)),
         }
     }
 
     pub(super) fn tablets_told(
-        &mut self,
+        &self,
+        state: &mut State,
         id: ServerId,
         version: TabletsVersion,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
-        let newest = self.state.tablets_version();
-        let Some(server) = self.state.servers.get_mut(&id) else {
+        let newest = state.tablets_version();
+        let Some(server) = state.servers.get_mut(&id) else {
             return;
         };
         server.push.are_tablets_told = false;
@@ -265,16 +283,43 @@ impl Coordinator {
                 _,
             )) if tablets_version >= version => {
                 server.push.tablets_confirmed = tablets_version;
-                self.state
+                state
                     .tables
                     .shares
                     .confirmed(id, tablets_version.min(newest));
-                self.kick(id);
+                self.kick(state, id);
             }
-            _ => self
-                .state
-                .asks
-                .arm(self.state.now_us + REST_US, Timer::Push(id)),
+            _ => state.asks.arm(state.now_us + REST_US, Timer::Push(id)),
         }
     }
+}
+
+/// Servers may keep replicas of a log that is not needed any more for a moment.
+fn kick_in_turn(state: &mut State) {
+    let mut at_us = state.now_us;
+    for id in state.servers.up().to_vec() {
+        at_us += LEISURE_US;
+        state.asks.arm(at_us, Timer::Push(id));
+    }
+}
+
+fn kick_tablets(state: &mut State, id: ServerId) {
+    let server = &state.servers[&id];
+    let Some(tablets) = &server.push.tablets else {
+        return;
+    };
+    let is_news = tablets.version > server.push.tablets_confirmed;
+    if server.push.are_tablets_told || !is_news {
+        return;
+    }
+    if server.quiet_until_us > state.now_us {
+        state.asks.arm(server.quiet_until_us, Timer::Push(id)); // coordinator::K7
+        return;
+    }
+    let version = tablets.version;
+    let question = FromCoordinator::Tablets(tablets.clone());
+    if let Some(server) = state.servers.get_mut(&id) {
+        server.push.are_tablets_told = true;
+    }
+    state.ask(id, question, CallKind::Tablets(version), PATIENCE_US);
 }

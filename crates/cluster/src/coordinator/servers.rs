@@ -1,12 +1,12 @@
 //! Members, and the effects of a crash.
 
 use super::records::{Key, ServerRecord};
-use super::{Coordinator, Output, ReplyId, Server, State, Timer, refused};
+use super::{Coordinator, Server, State, Timer, refused};
 use duramen_base::ids::{KeyRange, SegmentId, ServerId, TableId, TabletsVersion};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
-    Addresses, CoordinatorAnswer, Enlist, Enlisted, Refusal, ServerChange, ServerEntry,
-    ServerStatus, TabletRoute,
+    Addresses, CoordinatorAnswer, Enlist, Refusal, ServerChange, ServerEntry, ServerStatus,
+    TabletRoute,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
@@ -311,23 +311,6 @@ impl State {
 }
 
 impl Coordinator {
-    /// Answers an enlistment, from the stored state.
-    pub(super) fn welcome(&mut self, reply: ReplyId, id: ServerId) {
-        let answer = if self.published.is_up(id) {
-            CoordinatorAnswer::Enlisted(Box::new(Enlisted {
-                server: id,
-                list: self.published.list(),
-                settings: self.state.meta.settings.clone(),
-            }))
-        } else {
-            refused(Refusal::NotUp(id))
-        };
-        self.state
-            .records
-            .tell_at_once(Output::Answer { reply, answer });
-        self.set_welcome(id, self.published.version());
-    }
-
     /// Declares a server crashed, and begins the consequences. Does nothing if it is crashed
     /// already.
     pub(super) fn crash(&mut self, dead: ServerId) {

@@ -80,8 +80,8 @@ impl Coordinator {
             self.crash(server);
         } else if self.state.servers.is_up(server) && by != server {
             self.begin_check(server);
-        } else if list_version < self.published.version() {
-            self.kick(by); // it is not told yet
+        } else if list_version < self.pushes.list().version() {
+            self.pushes.kick(&mut self.state, by); // it is not told yet
         }
         CoordinatorAnswer::Noted
     }
