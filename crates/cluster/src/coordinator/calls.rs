@@ -146,13 +146,12 @@ impl Coordinator {
         let is_pong = matches!(answer, Ok((ServerAnswer::Pong { .. }, _)));
         let Some(call) = self.state.asks.end(id) else {
             if is_pong {
-                self.answered_late(id);
+                self.suspects.answered_late(&mut self.state, id);
             }
             return;
         };
         if is_pong && call.is_ping() {
-            let took_us = self.state.now_us - call.asked_us;
-            self.roll.patience.took(self.state.now_us, took_us);
+            self.suspects.answered(self.state.now_us, &call);
         }
         match answer {
             Ok((answer, payload)) => self.returned(&call, Sounded::Answered(answer), payload),
@@ -164,7 +163,10 @@ impl Coordinator {
     fn returned(&mut self, call: &Call, ended: Sounded, payload: Vec<u8>) {
         match call.kind {
             CallKind::Check { nonce } => return self.checked(call, nonce, &ended),
-            CallKind::Probe { nonce } => return self.probed(call, nonce, &ended),
+            CallKind::Probe { nonce } => {
+                let state = &mut self.state;
+                return self.suspects.probed(state, call, nonce, &ended);
+            }
             CallKind::Roll { number } => return self.rolled(call.to, number, &ended),
             CallKind::Reach { nonce } => return self.reached(call, nonce, &ended),
             _ => {}
@@ -211,7 +213,7 @@ impl Coordinator {
     pub(super) fn overdue(&mut self, id: CallId) {
         if let Some(call) = self.state.asks.end(id) {
             if call.is_ping() {
-                self.roll.patience.gives_up(id, call.to, call.asked_us);
+                self.suspects.unanswered_in_time(id, &call);
             }
             self.returned(&call, Sounded::Silent, Vec::new());
         }

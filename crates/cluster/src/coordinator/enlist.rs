@@ -154,7 +154,7 @@ impl Coordinator {
                 "server {old} is alive and has the same {what}: one is a copy of the other"
             )));
         }
-        self.begin_claimed_check(old);
+        self.suspects.begin_claimed_check(&mut self.state, old);
         Err(Refusal::NotReady {
             after_ms: DISK_CHECK_MS,
             reason: format!("whether server {old}, which had the same {what}, is alive"),

@@ -285,7 +285,7 @@ pub struct Coordinator {
     /// Whether [`Timer::Loads`] is armed.
     stores_loads: bool,
     pushes: Pushes,
-    roll: suspects::Roll,
+    suspects: suspects::Suspects,
 }
 
 impl Coordinator {
@@ -528,12 +528,12 @@ impl Coordinator {
         while let Some((at_us, timer)) = self.state.asks.due(self.state.now_us) {
             match timer {
                 Timer::Call(id) => self.overdue(id),
-                Timer::Check(server) => self.check_again(server),
+                Timer::Check(server) => self.suspects.check_again(&mut self.state, server),
                 Timer::Push(server) => self.pushes.kick(&mut self.state, server),
                 Timer::Recovery(dead) => self.recovery_due(dead),
                 Timer::Drain(server) => self.drain_further(server),
-                Timer::Probe => self.probe(),
-                Timer::Roll => self.roll_due(),
+                Timer::Probe => self.suspects.probe(&mut self.state),
+                Timer::Roll => self.suspects.roll_due(&mut self.state),
                 Timer::Clients => self.clients.expire(&mut self.state, at_us),
                 Timer::Loads => self.store_loads(),
                 Timer::Balance => self.balance_due(),

@@ -96,7 +96,7 @@ impl Coordinator {
             balance: super::balance::Balance::default(),
             stores_loads: false,
             pushes: Pushes::default(),
-            roll: super::suspects::Roll::default(),
+            suspects: super::suspects::Suspects::default(),
         }
     }
 
@@ -238,7 +238,7 @@ impl Coordinator {
         self.pushes.kick_all(&mut self.state);
         let draining: Vec<ServerId> = self.state.servers.up().to_vec();
         draining.into_iter().for_each(|id| self.drain_further(id));
-        self.call_roll();
+        self.suspects.call_roll(&mut self.state);
         self.state.asks.arm(self.state.now_us, Timer::Probe);
         clients::arm(&mut self.state);
         self.arm_balance();
