@@ -20,15 +20,20 @@ impl Coordinator {
             } => self.state.create_table(name, servers, level),
             Admin::DropTable { name } => self.drop_table(&name),
             Admin::Split { table, at } => self.state.split(table, at),
-            Admin::Migrate { table, range, to } => self.migrate(table, range, to),
+            Admin::Migrate { table, range, to } => {
+                self.migrations.migrate(&mut self.state, table, range, to)
+            }
             Admin::AbortMigration { migration } => {
-                if self.abort_migration(migration, "somebody aborted it") {
+                if self
+                    .migrations
+                    .abort(&mut self.state, migration, "somebody aborted it")
+                {
                     return done;
                 }
                 invalid(format!("there is no migration {migration}"))
             }
-            Admin::Drain { server } => self.drain(server),
-            Admin::Undrain { server } => self.undrain(server),
+            Admin::Drain { server } => self.migrations.drain(&mut self.state, server),
+            Admin::Undrain { server } => self.migrations.undrain(&mut self.state, server),
             Admin::Status => self.bounded_status(),
             Admin::Overview => {
                 CoordinatorAnswer::Admin(AdminAnswer::Overview(Box::new(self.overview())))
@@ -42,9 +47,17 @@ impl Coordinator {
             Admin::Recoveries => {
                 CoordinatorAnswer::Admin(AdminAnswer::Recoveries(self.recovery_statuses()))
             }
-            Admin::Rebalance { is_dry } => self.rebalance(is_dry),
+            Admin::Rebalance { is_dry } => {
+                let recovered = self.recoveries.keys().next().copied();
+                let (state, migrations) = (&mut self.state, &mut self.migrations);
+                self.balance.rebalance(state, migrations, recovered, is_dry)
+            }
             Admin::Balance => {
-                CoordinatorAnswer::Admin(AdminAnswer::Balance(Box::new(self.balance_status())))
+                let recovered = self.recoveries.keys().next().copied();
+                let status = self
+                    .balance
+                    .status(&self.state, &self.migrations, recovered);
+                CoordinatorAnswer::Admin(AdminAnswer::Balance(Box::new(status)))
             }
             Admin::Members => CoordinatorAnswer::Admin(AdminAnswer::Members(self.members_health())),
             Admin::Waits => CoordinatorAnswer::Admin(AdminAnswer::Waits(self.waits())),
@@ -67,7 +80,7 @@ impl Coordinator {
             tablets: tablets
                 .map(|(at, tablet)| self.shown(*at, tablet))
                 .collect(),
-            migrations: self.migration_statuses(usize::MAX),
+            migrations: self.migrations.statuses(self.state.now_us, usize::MAX),
             ..self.glance()
         }
     }
@@ -100,7 +113,7 @@ impl Coordinator {
             tablets: Vec::new(),
             recoveries: self.recovery_statuses(),
             migrations: Vec::new(),
-            migrations_ended: self.moved.iter().cloned().collect(),
+            migrations_ended: self.migrations.ended().cloned().collect(),
             settings: self.state.meta.settings.clone(),
             loads: self.state.servers.iter().map(load).collect(),
         }
@@ -118,12 +131,14 @@ impl Coordinator {
         };
         Overview {
             status: Status {
-                migrations: self.migration_statuses(MIGRATIONS_SHOWN),
+                migrations: self
+                    .migrations
+                    .statuses(self.state.now_us, MIGRATIONS_SHOWN),
                 ..self.glance()
             },
             tablets: self.state.tables.tablets().len() as u64,
-            tablets_unserved: self.unserved() as u64,
-            migrations: self.migrations.len() as u64,
+            tablets_unserved: self.migrations.unserved(&self.state) as u64,
+            migrations: self.migrations.ids().len() as u64,
             tables: self.state.tables.entries().map(spread).collect(),
             servers: self
                 .state
@@ -139,7 +154,7 @@ impl Coordinator {
             server: id,
             tablets: self.state.tables.tablets_owned(id) as u64,
             room: self.state.servers.get(&id).and_then(|s| s.room.report()),
-            waits_for: self.drain_waits_for(id),
+            waits_for: self.migrations.drain_waits_for(&self.state, id),
         }
     }
 
@@ -170,7 +185,7 @@ impl Coordinator {
     /// A tablet for people: the map counts it as served when its owner is UP.
     fn shown(&self, at: (TableId, RouteHash), tablet: &TabletRecord) -> TabletRoute {
         TabletRoute {
-            served: self.is_served(at, tablet.owner),
+            served: self.migrations.is_served(&self.state, at, tablet.owner),
             ..self.state.route(at.0, at.1, tablet)
         }
     }

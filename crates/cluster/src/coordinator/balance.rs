@@ -21,8 +21,9 @@
 //! as any. A leader knows only its own plan; its successor looks anew.
 
 use super::even::{self, Held, Master, Step};
+use super::migrations::Migrations;
 use super::records::MigrationRecord;
-use super::{Coordinator, Timer, refused};
+use super::{State, Timer, refused};
 use duramen_base::ids::{KeyRange, ListVersion, MapVersion, MigrationId, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
@@ -76,92 +77,95 @@ pub(super) struct Balance {
     widths_of: MapVersion,
 }
 
-impl Coordinator {
-    /// The interval of looks, which is the shortest rest of a server, too.
-    fn look_every_us(&self) -> u64 {
-        let after_us = self.state.config.balance_after_us;
-        after_us.map_or(LOOK_US, |after_us| LOOK_US.min(after_us / LOOKS).max(1))
-    }
-
+impl Balance {
     /// Arms the next look, if there is a reason for one.
-    pub(super) fn arm_balance(&mut self) {
-        let has_moves = self.balance_steps().next().is_some();
-        if !self.balance.is_armed && (has_moves || self.state.config.balance_after_us.is_some()) {
-            self.balance.is_armed = true;
-            self.state
-                .asks
-                .arm(self.state.now_us + self.look_every_us(), Timer::Balance);
+    pub(super) fn arm(&mut self, state: &mut State) {
+        let has_moves = self.steps().next().is_some();
+        if !self.is_armed && (has_moves || state.config.balance_after_us.is_some()) {
+            self.is_armed = true;
+            let at_us = state.now_us + look_every_us(state);
+            state.asks.arm(at_us, Timer::Balance);
         }
     }
 
     /// One look at the balance.
-    pub(super) fn balance_due(&mut self) {
-        self.balance.is_armed = false;
-        self.look_at_balance();
-        self.arm_balance();
+    pub(super) fn due(
+        &mut self,
+        state: &mut State,
+        migrations: &mut Migrations,
+        recovered: Option<ServerId>,
+    ) {
+        self.is_armed = false;
+        self.look(state, migrations, recovered);
+        self.arm(state);
     }
 
-    fn look_at_balance(&mut self) {
-        self.note_ended_moves();
-        let seen = (self.state.meta.map_version, self.state.meta.list_version);
-        if self.balance.seen != seen {
-            (self.balance.seen, self.balance.quiet_since_us) = (seen, self.state.now_us);
+    fn look(
+        &mut self,
+        state: &mut State,
+        migrations: &mut Migrations,
+        recovered: Option<ServerId>,
+    ) {
+        self.note_ended_moves(state, migrations);
+        let seen = (state.meta.map_version, state.meta.list_version);
+        if self.seen != seen {
+            (self.seen, self.quiet_since_us) = (seen, state.now_us);
         }
-        let masters: BTreeSet<ServerId> = self.state.servers.masters().collect();
-        if !masters.is_subset(&self.balance.masters) {
-            (self.balance.in_a_row, self.balance.next_us) = (0, 0);
+        let masters: BTreeSet<ServerId> = state.servers.masters().collect();
+        if !masters.is_subset(&self.masters) {
+            (self.in_a_row, self.next_us) = (0, 0);
         }
-        self.balance.masters = masters;
-        if self.balance_waits_for().is_some() && !has_bug(Bug::BalancesAlways) {
-            self.balance.planned.clear(); // N1
+        self.masters = masters;
+        if self.waits_for(state, migrations, recovered).is_some() && !has_bug(Bug::BalancesAlways) {
+            self.planned.clear(); // N1
             return;
         }
-        if self.balance.planned.is_empty() && self.balance.under_way.is_empty() {
-            self.plan_if_uneven();
+        if self.planned.is_empty() && self.under_way.is_empty() {
+            self.plan_if_uneven(state);
         }
-        self.begin_moves();
+        self.begin_moves(state, migrations);
     }
 
-    fn plan_if_uneven(&mut self) {
-        let Some(after_us) = self.state.config.balance_after_us else {
+    fn plan_if_uneven(&mut self, state: &State) {
+        let Some(after_us) = state.config.balance_after_us else {
             return;
         };
-        let quiet_until_us = self.balance.quiet_since_us + after_us;
-        if self.state.now_us < quiet_until_us.max(self.balance.next_us) {
+        let quiet_until_us = self.quiet_since_us + after_us;
+        if state.now_us < quiet_until_us.max(self.next_us) {
             return;
         }
-        let shares = self.shares_of_masters();
+        let shares = self.shares_of_masters(state);
         if !even::is_uneven(&shares, FAR_PART) {
-            self.balance.in_a_row = 0;
+            self.in_a_row = 0;
             return;
         }
-        let doubled = self.balance.in_a_row.min(DOUBLED_MAX);
-        self.balance.in_a_row += 1;
-        self.balance.next_us = self.state.now_us + (after_us << doubled); // N3
-        self.balance.planned = self.plan_balance().into();
+        let doubled = self.in_a_row.min(DOUBLED_MAX);
+        self.in_a_row += 1;
+        self.next_us = state.now_us + (after_us << doubled); // N3
+        self.planned = self.plan(state).into();
     }
 
     /// The masters without their tablets.
-    fn shares_of_masters(&mut self) -> Vec<Master> {
-        let version = self.state.meta.map_version;
-        if self.balance.widths_of != version {
+    fn shares_of_masters(&mut self, state: &State) -> Vec<Master> {
+        let version = state.meta.map_version;
+        if self.widths_of != version {
             let mut widths: BTreeMap<ServerId, u128> = BTreeMap::new();
-            for ((_, first), tablet) in self.state.tables.tablets() {
+            for ((_, first), tablet) in state.tables.tablets() {
                 let hashes = u128::from(tablet.last.0 - first.0) + 1;
                 *widths.entry(tablet.owner).or_default() += hashes;
             }
             // Until a version is shown, it may name another state of the map (map::W1).
-            let named = if self.state.changes.is_new() {
+            let named = if state.changes.is_new() {
                 MapVersion(0)
             } else {
                 version
             };
-            (self.balance.widths, self.balance.widths_of) = (widths, named);
+            (self.widths, self.widths_of) = (widths, named);
         }
-        let of_table = self.weight_of_table();
+        let of_table = weight_of_table(state);
         let master = |id: ServerId| {
-            let server = &self.state.servers[&id];
-            let hashes = self.balance.widths.get(&id).copied().unwrap_or(0);
+            let server = &state.servers[&id];
+            let hashes = self.widths.get(&id).copied().unwrap_or(0);
             let room = server.room.report();
             let left = room.map(|room| room.limit_bytes.saturating_sub(room.used_bytes));
             Master {
@@ -176,46 +180,39 @@ impl Coordinator {
                 tablets: Vec::new(),
             }
         };
-        let mut masters: Vec<Master> = self.state.servers.masters().map(master).collect();
+        let mut masters: Vec<Master> = state.servers.masters().map(master).collect();
         // Not the limits: with flash these follow from the size of the present keys.
-        let given = |of: &Master| Some(self.state.servers[&of.id].means?.given_bytes);
+        let given = |of: &Master| Some(state.servers[&of.id].means?.given_bytes);
         let given: Option<Vec<u64>> = masters.iter().map(given).collect();
         share_out(&mut masters, given);
         masters
     }
 
-    /// The weight of all hashes of one table.
-    fn weight_of_table(&self) -> u64 {
-        let tables = self.state.tables.shares.tables().max(1) as u64;
-        HASHES_BYTES / tables
-    }
-
-    fn plan_balance(&mut self) -> Vec<Step> {
-        let mut masters = self.shares_of_masters();
+    fn plan(&mut self, state: &State) -> Vec<Step> {
+        let mut masters = self.shares_of_masters(state);
         let few = TABLETS_PER_MASTER * masters.len() as u64;
-        let may_be_cut: BTreeMap<TableId, bool> = self
-            .state
+        let may_be_cut: BTreeMap<TableId, bool> = state
             .tables
             .entries()
             .map(|entry| {
                 (
                     entry.table,
-                    self.state.tables.shares.of_table(entry.table).0 < few,
+                    state.tables.shares.of_table(entry.table).0 < few,
                 )
             })
             .collect();
         for master in &mut masters {
             let mut loads: BTreeMap<TableId, Vec<(KeyRange, u64)>> = BTreeMap::new();
-            for load in self.state.servers[&master.id].loads.ranges() {
+            for load in state.servers[&master.id].loads.ranges() {
                 let of_table = loads.entry(load.table).or_default();
                 of_table.push((load.range, load.bytes));
             }
             loads
                 .values_mut()
                 .for_each(|of_table| of_table.sort_unstable());
-            let owned = self.state.tables.owned(master.id);
+            let owned = state.tables.owned(master.id);
             let held = owned.filter_map(|at| {
-                let tablet = self.state.tables.tablet(*at)?;
+                let tablet = state.tables.tablet(*at)?;
                 let range = KeyRange::new(at.1, tablet.last);
                 let of_table = loads.get(&at.0).map_or(&[][..], Vec::as_slice);
                 let from = of_table.partition_point(|(load, _)| load.last < range.first);
@@ -230,159 +227,188 @@ impl Coordinator {
             });
             master.tablets = held.collect();
         }
-        even::plan(masters, self.weight_of_table())
+        even::plan(masters, weight_of_table(state))
     }
 
     /// N2, N3: notes the moves that have ended.
-    fn note_ended_moves(&mut self) {
-        let ended = self.balance.under_way.iter();
-        let ended = ended.filter(|(id, _)| !self.migrations.contains_key(id));
+    fn note_ended_moves(&mut self, state: &State, migrations: &Migrations) {
+        let ended = self.under_way.iter();
+        let ended = ended.filter(|(id, _)| !migrations.contains(**id));
         let ended: Vec<MigrationId> = ended.map(|(id, _)| *id).collect();
         for id in ended {
-            let Some((step, since_us)) = self.balance.under_way.remove(&id) else {
+            let Some((step, since_us)) = self.under_way.remove(&id) else {
                 continue;
             };
-            let took_us = (self.state.now_us - since_us).max(self.look_every_us());
+            let took_us = (state.now_us - since_us).max(look_every_us(state));
             for server in [step.from, step.to] {
-                self.balance
-                    .rests
-                    .insert(server, self.state.now_us + took_us);
+                self.rests.insert(server, state.now_us + took_us);
             }
-            let mut known = self.moved.iter().rev();
+            let mut known = migrations.ended().rev();
             let status = known.find(|status| status.migration == id);
             if status.is_some_and(|status| status.phase == MigrationPhase::GivenUp) {
-                self.balance.planned.clear();
+                self.planned.clear();
             }
         }
-        let now_us = self.state.now_us;
-        self.balance.rests.retain(|_, until_us| *until_us > now_us);
+        let now_us = state.now_us;
+        self.rests.retain(|_, until_us| *until_us > now_us);
     }
 
     /// Begins the moves whose turn has come.
-    fn begin_moves(&mut self) {
-        let most = (self.state.servers.masters_count() / MASTERS_PER_MOVE).max(1);
+    fn begin_moves(&mut self, state: &mut State, migrations: &mut Migrations) {
+        let most = (state.servers.masters_count() / MASTERS_PER_MOVE).max(1);
         let mut later = VecDeque::new();
-        while let Some(step) = self.balance.planned.pop_front() {
+        while let Some(step) = self.planned.pop_front() {
             let is_free = |id: &ServerId| {
-                let mut moves = self.balance.under_way.values();
+                let mut moves = self.under_way.values();
                 let moves_now = moves.any(|(other, _)| [other.from, other.to].contains(id));
-                !moves_now && !self.balance.rests.contains_key(id)
+                !moves_now && !self.rests.contains_key(id)
             };
             let is_free = [step.from, step.to].iter().all(is_free);
-            if self.balance.under_way.len() >= most || !is_free {
+            if self.under_way.len() >= most || !is_free {
                 later.push_back(step);
                 continue;
             }
-            match self.begin_step(&step) {
+            match begin_step(state, migrations, &step) {
                 Some(id) => {
-                    self.balance.under_way.insert(id, (step, self.state.now_us));
+                    self.under_way.insert(id, (step, state.now_us));
                 }
                 // The cluster is not as it was when the plan was made.
                 None => {
                     later.clear();
-                    self.balance.planned.clear();
+                    self.planned.clear();
                 }
             }
         }
-        self.balance.planned = later;
-    }
-
-    fn begin_step(&mut self, step: &Step) -> Option<MigrationId> {
-        let Step { table, range, .. } = *step;
-        let (first, tablet) = self.state.tables.tablet_of(table, range.first).ok()?;
-        let target = self.state.servers.get(&step.to)?;
-        let is_as_planned = tablet.owner == step.from && tablet.last >= range.last;
-        let is_willing = target.rank.is_some() && target.declined_until_us <= self.state.now_us;
-        if !is_as_planned || !is_willing || self.lacks_room(step.to, step.bytes).is_some() {
-            return None;
-        }
-        self.state.check_rests(table, first, &tablet).ok()?;
-        self.state.cut(table, range.first).ok()?;
-        if let Some(after) = range.last.next() {
-            self.state.cut(table, after).ok()?;
-        }
-        Some(self.begin_migration(MigrationRecord {
-            table,
-            range,
-            from: step.from,
-            to: step.to,
-        }))
+        self.planned = later;
     }
 
     /// N1: the reason why nothing is balanced now, for people.
-    fn balance_waits_for(&self) -> Option<String> {
-        if let Some(dead) = self.recoveries.keys().next() {
+    fn waits_for(
+        &self,
+        state: &State,
+        migrations: &Migrations,
+        recovered: Option<ServerId>,
+    ) -> Option<String> {
+        if let Some(dead) = recovered {
             return Some(format!("the data of server {dead} is being recovered"));
         }
         let drains = |id: &&ServerId| {
-            self.state.servers[*id].record.entry.draining
-                && self.state.tables.tablets_owned(**id) > 0
+            state.servers[*id].record.entry.draining && state.tables.tablets_owned(**id) > 0
         };
-        if let Some(drained) = self.state.servers.up().iter().find(drains) {
+        if let Some(drained) = state.servers.up().iter().find(drains) {
             return Some(format!("server {drained} is being drained"));
         }
-        let mut others = self.migrations.keys();
-        let has_others = others.any(|id| !self.balance.under_way.contains_key(id));
+        let mut others = migrations.ids();
+        let has_others = others.any(|id| !self.under_way.contains_key(&id));
         has_others.then(|| "other moves are in progress".to_owned())
     }
 
     /// N1: a server has crashed.
-    pub(super) fn balance_gives_way(&mut self) {
+    pub(super) fn gives_way(&mut self, state: &mut State, migrations: &mut Migrations) {
         if has_bug(Bug::BalancesAlways) {
             return;
         }
-        self.balance.planned.clear();
-        let begun: Vec<MigrationId> = self.balance.under_way.keys().copied().collect();
+        self.planned.clear();
+        let begun: Vec<MigrationId> = self.under_way.keys().copied().collect();
         for id in begun {
-            self.abort_migration(id, "a server crashed, and its data comes first");
+            migrations.abort(state, id, "a server crashed, and its data comes first");
         }
     }
 
     /// An operator's plan, which begins now unless `is_dry`.
-    pub(super) fn rebalance(&mut self, is_dry: bool) -> CoordinatorAnswer {
-        self.note_ended_moves();
-        if let Some(reason) = self.balance_waits_for() {
+    pub(super) fn rebalance(
+        &mut self,
+        state: &mut State,
+        migrations: &mut Migrations,
+        recovered: Option<ServerId>,
+        is_dry: bool,
+    ) -> CoordinatorAnswer {
+        self.note_ended_moves(state, migrations);
+        if let Some(reason) = self.waits_for(state, migrations, recovered) {
             return refused(Refusal::NotReady {
                 after_ms: AGAIN_MS,
                 reason,
             });
         }
-        if self.balance.planned.is_empty() && self.balance.under_way.is_empty() {
-            let steps = match even::is_uneven(&self.shares_of_masters(), NEAR_PART) {
-                true => self.plan_balance(),
+        if self.planned.is_empty() && self.under_way.is_empty() {
+            let steps = match even::is_uneven(&self.shares_of_masters(state), NEAR_PART) {
+                true => self.plan(state),
                 false => Vec::new(),
             };
             if is_dry {
                 return moves(steps.iter());
             }
-            self.balance.planned = steps.into();
+            self.planned = steps.into();
         }
-        let answer = moves(self.balance_steps());
-        self.begin_moves();
-        self.arm_balance();
+        let answer = moves(self.steps());
+        self.begin_moves(state, migrations);
+        self.arm(state);
         answer
     }
 
-    fn balance_steps(&self) -> impl Iterator<Item = &Step> {
-        let begun = self.balance.under_way.values().map(|(step, _)| step);
-        begun.chain(&self.balance.planned)
+    fn steps(&self) -> impl Iterator<Item = &Step> {
+        let begun = self.under_way.values().map(|(step, _)| step);
+        begun.chain(&self.planned)
     }
 
-    pub(super) fn balance_status(&mut self) -> BalanceStatus {
-        self.note_ended_moves();
-        let shares = self.shares_of_masters();
+    pub(super) fn status(
+        &mut self,
+        state: &State,
+        migrations: &Migrations,
+        recovered: Option<ServerId>,
+    ) -> BalanceStatus {
+        self.note_ended_moves(state, migrations);
+        let shares = self.shares_of_masters(state);
         BalanceStatus {
-            is_automatic: self.state.config.balance_after_us.is_some(),
+            is_automatic: state.config.balance_after_us.is_some(),
             is_even: !even::is_uneven(&shares, FAR_PART),
-            moves_left: self.balance_steps().count() as u32,
-            bytes_left: self.balance_steps().map(|step| step.bytes).sum(),
-            waits_for: self.balance_waits_for(),
+            moves_left: self.steps().count() as u32,
+            bytes_left: self.steps().map(|step| step.bytes).sum(),
+            waits_for: self.waits_for(state, migrations, recovered),
             shares: shares
                 .iter()
                 .map(|of| (of.id, of.weight, of.share))
                 .collect(),
         }
     }
+}
+
+/// The interval of looks, which is the shortest rest of a server, too.
+fn look_every_us(state: &State) -> u64 {
+    let after_us = state.config.balance_after_us;
+    after_us.map_or(LOOK_US, |after_us| LOOK_US.min(after_us / LOOKS).max(1))
+}
+
+/// The weight of all hashes of one table.
+fn weight_of_table(state: &State) -> u64 {
+    let tables = state.tables.shares.tables().max(1) as u64;
+    HASHES_BYTES / tables
+}
+
+fn begin_step(state: &mut State, migrations: &mut Migrations, step: &Step) -> Option<MigrationId> {
+    let Step { table, range, .. } = *step;
+    let (first, tablet) = state.tables.tablet_of(table, range.first).ok()?;
+    let target = state.servers.get(&step.to)?;
+    let is_as_planned = tablet.owner == step.from && tablet.last >= range.last;
+    let is_willing = target.rank.is_some() && target.declined_until_us <= state.now_us;
+    if !is_as_planned || !is_willing || migrations.lacks_room(state, step.to, step.bytes).is_some()
+    {
+        return None;
+    }
+    state.check_rests(table, first, &tablet).ok()?;
+    state.cut(table, range.first).ok()?;
+    if let Some(after) = range.last.next() {
+        state.cut(table, after).ok()?;
+    }
+    Some(migrations.begin(
+        state,
+        MigrationRecord {
+            table,
+            range,
+            from: step.from,
+            to: step.to,
+        },
+    ))
 }
 
 /// Gives each master its share of all: by the memory and flash that they were given, if these are

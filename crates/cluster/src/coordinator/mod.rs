@@ -69,14 +69,14 @@ mod waits;
 
 use crate::recovery::Recovery;
 use calls::{Asks, Call, CallKind};
-use duramen_base::ids::{ClusterId, MigrationId, RouteHash, ServerId, TableId};
+use duramen_base::ids::{ClusterId, RouteHash, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{
-    ClusterSettings, CoordinatorAnswer, FromCoordinator, MigrationStatus, RecoveryStatus, Refusal,
-    ServerAnswer, ServerStatus, ToCoordinator,
+    ClusterSettings, CoordinatorAnswer, FromCoordinator, RecoveryStatus, Refusal, ServerAnswer,
+    ServerStatus, ToCoordinator,
 };
-use migrations::Migration;
+use migrations::Migrations;
 use older::Lives;
 pub use open::OpenError;
 use pipeline::{Records, Sealed};
@@ -274,9 +274,7 @@ pub struct Coordinator {
     callers: callers::Callers,
     /// Tokens of accepted losses of crashed servers.
     accepted: BTreeMap<ServerId, Vec<u32>>,
-    migrations: BTreeMap<MigrationId, Migration>,
-    /// The last ended migrations.
-    moved: VecDeque<MigrationStatus>,
+    migrations: Migrations,
     clients: clients::Clients,
     recoveries: BTreeMap<ServerId, Recovery>,
     ended: VecDeque<RecoveryStatus>,
@@ -469,7 +467,8 @@ impl Coordinator {
                     bytes_total,
                     entries,
                 };
-                this.migration_progress(server, migration, progress)
+                let state = &this.state;
+                this.migrations.progress(state, server, migration, progress)
             }),
         })
     }
@@ -531,12 +530,16 @@ impl Coordinator {
                 Timer::Check(server) => self.suspects.check_again(&mut self.state, server),
                 Timer::Push(server) => self.pushes.kick(&mut self.state, server),
                 Timer::Recovery(dead) => self.recovery_due(dead),
-                Timer::Drain(server) => self.drain_further(server),
+                Timer::Drain(server) => self.migrations.drain_further(&mut self.state, server),
                 Timer::Probe => self.suspects.probe(&mut self.state),
                 Timer::Roll => self.suspects.roll_due(&mut self.state),
                 Timer::Clients => self.clients.expire(&mut self.state, at_us),
                 Timer::Loads => self.store_loads(),
-                Timer::Balance => self.balance_due(),
+                Timer::Balance => {
+                    let recovered = self.recoveries.keys().next().copied();
+                    let migrations = &mut self.migrations;
+                    self.balance.due(&mut self.state, migrations, recovered);
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::calls::Asks;
 use super::foreign::Foreign;
+use super::migrations::Migrations;
 use super::older::Lives;
 use super::pipeline::Records;
 use super::push::Pushes;
@@ -9,7 +10,7 @@ use super::records::{self, Key, Meta, MigrationRecord, Origin, ServerRecord, Tab
 use super::servers::Servers;
 use super::store::{Contents, is_advice};
 use super::tables::Tables;
-use super::{Config, Coordinator, Migration, Output, State, Timer, clients};
+use super::{Config, Coordinator, Output, State, Timer, clients};
 use duramen_base::ids::{ClientId, ClusterId, ListVersion, MapVersion, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
@@ -87,8 +88,7 @@ impl Coordinator {
             foreign: Foreign::new(),
             callers: super::callers::Callers::default(),
             accepted: BTreeMap::new(),
-            migrations: BTreeMap::new(),
-            moved: VecDeque::new(),
+            migrations: Migrations::default(),
             clients: super::clients::Clients::default(),
             recoveries: BTreeMap::new(),
             ended: VecDeque::new(),
@@ -137,9 +137,7 @@ impl Coordinator {
             }
             Key::Migration(id) => {
                 let record: MigrationRecord = records::decode(value)?;
-                self.state.tables.begin_move(id, record);
-                let migration = Migration::new(record, self.state.now_us);
-                self.migrations.insert(id, migration);
+                self.migrations.adopt(&mut self.state, id, record);
             }
             Key::Client(id) => {
                 self.clients.renew(&self.state, id);
@@ -163,8 +161,7 @@ impl Coordinator {
                 return damaged(format!("a tablet of table {table} makes no sense"));
             }
         }
-        for migration in self.migrations.values() {
-            let record = &migration.record;
+        for record in self.migrations.records() {
             let at = (record.table, record.range.first);
             let tablet = self.state.tables.tablet(at);
             if !tablet.is_some_and(|t| t.owner == record.from && t.last == record.range.last) {
@@ -237,11 +234,13 @@ impl Coordinator {
         }
         self.pushes.kick_all(&mut self.state);
         let draining: Vec<ServerId> = self.state.servers.up().to_vec();
-        draining.into_iter().for_each(|id| self.drain_further(id));
+        for id in draining {
+            self.migrations.drain_further(&mut self.state, id);
+        }
         self.suspects.call_roll(&mut self.state);
         self.state.asks.arm(self.state.now_us, Timer::Probe);
         clients::arm(&mut self.state);
-        self.arm_balance();
+        self.balance.arm(&mut self.state);
     }
 }
 

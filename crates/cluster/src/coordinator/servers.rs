@@ -324,8 +324,9 @@ impl Coordinator {
         self.state.touch_map();
         self.state.change_map_of(dead);
         self.state.tables.shares.forget(dead);
-        self.abort_migrations_of(dead);
-        self.balance_gives_way();
+        self.migrations.abort_of(&mut self.state, dead);
+        let migrations = &mut self.migrations;
+        self.balance.gives_way(&mut self.state, migrations);
         self.forget_in_recoveries(dead);
         self.recover(dead);
         let early = has_bug(Bug::RemovedTooEarly);

@@ -9,7 +9,7 @@
 //!   another's lease (coordinator::K7). A new leader does not know which lists were confirmed to
 //!   the previous one.
 
-use super::{Coordinator, State};
+use super::State;
 use duramen_base::ids::{RouteHash, ServerId, TableId, TabletsVersion};
 use std::collections::BTreeMap;
 
@@ -147,17 +147,5 @@ impl State {
             }
         });
         each.sum()
-    }
-}
-
-impl Coordinator {
-    /// Whether the tablet's owner serves it, as far as is known (S2).
-    pub(super) fn is_served(&self, at: At, owner: ServerId) -> bool {
-        self.state.is_opened(at, owner) && !self.is_between(at)
-    }
-
-    /// The number of unserved tablets, as far as is known.
-    pub(super) fn unserved(&self) -> usize {
-        self.state.unopened() + self.between()
     }
 }

@@ -486,7 +486,10 @@ impl Coordinator {
         if table == TableId::DEFAULT {
             return invalid("the default table cannot be dropped");
         }
-        self.abort_migrations_where("its table is dropped", |record| record.table == table);
+        let is_of_it = |record: &MigrationRecord| record.table == table;
+        let state = &mut self.state;
+        self.migrations
+            .abort_where(state, "its table is dropped", is_of_it);
         self.state.drop_table(table, name);
         self.settle_all();
         CoordinatorAnswer::Admin(AdminAnswer::Done)

@@ -132,7 +132,7 @@ impl Coordinator {
     fn waits_of_drains(&self) -> Vec<Wait> {
         let drained = self.state.servers.keys();
         let waiting = drained.filter_map(|id| {
-            let why = self.drain_waits_for(*id)?;
+            let why = self.migrations.drain_waits_for(&self.state, *id)?;
             Some(now(Some(*id), format!("is not drained further: {why}")))
         });
         waiting.collect()
