@@ -48,12 +48,12 @@ impl Coordinator {
                 CoordinatorAnswer::Admin(AdminAnswer::Recoveries(self.recovery_statuses()))
             }
             Admin::Rebalance { is_dry } => {
-                let recovered = self.recoveries.keys().next().copied();
+                let recovered = self.recoveries.first();
                 let (state, migrations) = (&mut self.state, &mut self.migrations);
                 self.balance.rebalance(state, migrations, recovered, is_dry)
             }
             Admin::Balance => {
-                let recovered = self.recoveries.keys().next().copied();
+                let recovered = self.recoveries.first();
                 let status = self
                     .balance
                     .status(&self.state, &self.migrations, recovered);
@@ -61,8 +61,10 @@ impl Coordinator {
             }
             Admin::Members => CoordinatorAnswer::Admin(AdminAnswer::Members(self.members_health())),
             Admin::Waits => CoordinatorAnswer::Admin(AdminAnswer::Waits(self.waits())),
-            Admin::Losses { server } => self.losses(server),
-            Admin::AcceptLoss { server, token } => self.accept_loss(server, token),
+            Admin::Losses { server } => self.recoveries.losses(server),
+            Admin::AcceptLoss { server, token } => {
+                self.recoveries.accept_loss(&mut self.state, server, token)
+            }
             Admin::CrashServer { server } => {
                 if !self.state.servers.is_up(server) {
                     return invalid(format!("server {server} is not UP"));

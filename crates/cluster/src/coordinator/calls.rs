@@ -175,36 +175,39 @@ impl Coordinator {
             Sounded::Answered(answer) => Some((answer, payload)),
             Sounded::Signed(_) | Sounded::Silent => None,
         };
+        let state = &mut self.state;
         match call.kind {
-            CallKind::List(version) => {
-                let state = &mut self.state;
-                self.pushes.list_told(state, call.to, version, answer);
-            }
-            CallKind::Tablets(version) => {
-                let state = &mut self.state;
-                self.pushes.tablets_told(state, call.to, version, answer);
-            }
+            CallKind::List(version) => self.pushes.list_told(state, call.to, version, answer),
+            CallKind::Tablets(version) => self.pushes.tablets_told(state, call.to, version, answer),
             CallKind::Users(revision) => {
-                let state = &mut self.state;
                 self.pushes
                     .revision_told::<ClusterUsers>(state, call.to, revision, answer);
             }
             CallKind::Functions(revision) => {
-                let state = &mut self.state;
                 self.pushes
                     .revision_told::<ClusterFunctions>(state, call.to, revision, answer);
             }
-            CallKind::StartRead { dead } => self.collected(dead, call.to, answer),
+            CallKind::StartRead { dead } => {
+                self.recoveries.collected(state, dead, call.to, answer);
+            }
             CallKind::Recover {
                 dead,
                 recovery,
                 partition,
-            } => self.recover_answered(dead, (recovery, partition), call.to, answer),
+            } => {
+                let which = (recovery, partition);
+                self.recoveries
+                    .answered(state, dead, which, call.to, answer);
+            }
             CallKind::TakeBack {
                 dead,
                 recovery,
                 partition,
-            } => self.taken_back(dead, (recovery, partition), call.to, answer),
+            } => {
+                let which = (recovery, partition);
+                self.recoveries
+                    .taken_back(state, dead, which, call.to, answer);
+            }
             _ => {}
         }
     }

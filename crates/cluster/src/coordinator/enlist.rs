@@ -80,9 +80,9 @@ impl Coordinator {
             replaced.iter().for_each(|old| self.crash(*old));
         }
         self.state.records.enlist(reply, id);
-        self.ask_new_backup(id);
-        self.home_is_back(id);
-        self.give_partitions();
+        self.recoveries.ask_new_backup(&mut self.state, id);
+        self.recoveries.home_is_back(&mut self.state, id);
+        self.recoveries.give_partitions(&mut self.state);
         None
     }
 

@@ -173,7 +173,7 @@ impl Coordinator {
         let now_us = self.state.now_us;
         if let Some(member) = self.state.servers.get_mut(&server) {
             member.room.reports(now_us, room);
-            self.room_changed();
+            self.recoveries.room_changed(&mut self.state);
         }
         CoordinatorAnswer::Noted
     }

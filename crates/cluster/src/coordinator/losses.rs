@@ -9,97 +9,100 @@
 //!   when a backup comes that may have it.
 
 use super::records::{self, Key};
-use super::{Coordinator, invalid};
-use crate::recovery::Losses;
+use super::{State, invalid};
+use crate::recovery::{Losses, Recovery};
 use duramen_base::ids::ServerId;
-use duramen_wire::native::message::{AdminAnswer, CoordinatorAnswer, SegmentLoss};
+use duramen_wire::native::message::{AdminAnswer, CoordinatorAnswer};
+use std::collections::BTreeMap;
 
 /// The rest between two attempts of a recovery that waits for an operator (O3).
 const REST_US: u64 = 60_000_000;
 
-impl Coordinator {
-    /// A recovery master has told what no replica has.
-    pub(super) fn note_losses(&mut self, dead: ServerId, losses: Vec<SegmentLoss>) {
-        let Some(recovery) = self.recoveries.get_mut(&dead) else {
-            return;
-        };
-        recovery.losses.note(recovery.id, losses);
-    }
+/// The tokens of accepted losses of crashed servers (O1).
+#[derive(Default)]
+pub(super) struct Accepted(BTreeMap<ServerId, Vec<u32>>);
 
-    /// O3: the attempt has ended.
-    pub(super) fn rest_with_losses(&mut self, dead: ServerId) {
-        let now_us = self.state.now_us;
-        if let Some(recovery) = self.recoveries.get_mut(&dead)
-            && !recovery.losses.is_empty()
-        {
-            recovery.rest_until_us = now_us + REST_US;
+impl Accepted {
+    pub(super) fn adopt(&mut self, server: ServerId, value: &[u8]) {
+        if let Some(tokens) = records::decode(value) {
+            self.0.insert(server, tokens);
         }
     }
 
-    /// O3: a backup may have what is lost.
-    pub(super) fn look_for_losses(&mut self) {
-        let now_us = self.state.now_us;
-        let waiting = self
-            .recoveries
-            .values_mut()
-            .filter(|of| !of.losses.is_empty());
-        waiting.for_each(|of| of.rest_until_us = of.rest_until_us.min(now_us));
+    pub(super) fn of(&self, server: ServerId) -> Vec<u32> {
+        self.0.get(&server).cloned().unwrap_or_default()
     }
 
-    pub(super) fn losses(&self, server: ServerId) -> CoordinatorAnswer {
-        match self.recoveries.get(&server) {
-            None => invalid(format!("server {server} is not being recovered")),
-            Some(recovery) if recovery.looks_again() => invalid(looked_for(server)),
-            Some(recovery) => {
-                let nothing = Losses::default();
-                let losses = recovery.lost().unwrap_or(&nothing);
-                CoordinatorAnswer::Admin(AdminAnswer::Losses {
-                    losses: losses.iter().cloned().collect(),
-                    token: losses.token(),
-                })
-            }
-        }
-    }
-
-    /// O1 and O2.
-    pub(super) fn accept_loss(&mut self, server: ServerId, token: u32) -> CoordinatorAnswer {
-        let now_us = self.state.now_us;
-        let Some(recovery) = self.recoveries.get_mut(&server) else {
-            return invalid(format!("server {server} is not being recovered"));
+    /// O1 and O2. The error is for people.
+    pub(super) fn accept(
+        &mut self,
+        state: &mut State,
+        server: ServerId,
+        recovery: Option<&mut Recovery>,
+        token: u32,
+    ) -> Result<(), String> {
+        let Some(recovery) = recovery else {
+            return Err(not_recovered(server));
         };
         if recovery.looks_again() {
-            return invalid(looked_for(server));
+            return Err(looked_for(server));
         }
         let Some(losses) = recovery.lost() else {
-            return invalid(format!("nothing of server {server} is known to be lost"));
+            return Err(format!("nothing of server {server} is known to be lost"));
         };
         if losses.token() != token {
-            return invalid("this token is not of what is lost: look again".to_owned());
+            return Err("this token is not of what is lost: look again".to_owned());
         }
         let losses = std::mem::take(&mut recovery.losses);
-        recovery.rest_until_us = recovery.rest_until_us.min(now_us);
-        let accepted = self.accepted.entry(server).or_default();
+        recovery.rest_until_us = recovery.rest_until_us.min(state.now_us);
+        let accepted = self.0.entry(server).or_default();
         accepted.extend(losses.iter().map(|loss| loss.token));
         accepted.sort_unstable();
         accepted.dedup();
-        let record = accepted.clone();
-        self.state.records.put(Key::Accepted(server), &record);
-        self.arm_recovery(server, 0);
-        CoordinatorAnswer::Admin(AdminAnswer::Done)
-    }
-
-    pub(super) fn adopt_accepted(&mut self, server: ServerId, value: &[u8]) {
-        if let Some(tokens) = records::decode(value) {
-            self.accepted.insert(server, tokens);
-        }
+        state.records.put(Key::Accepted(server), &*accepted);
+        Ok(())
     }
 
     /// The server is removed.
-    pub(super) fn forget_accepted(&mut self, server: ServerId) {
-        if self.accepted.remove(&server).is_some() {
-            self.state.records.delete(Key::Accepted(server));
+    pub(super) fn forget(&mut self, state: &mut State, server: ServerId) {
+        if self.0.remove(&server).is_some() {
+            state.records.delete(Key::Accepted(server));
         }
     }
+}
+
+/// O3: an attempt has ended.
+pub(super) fn rest(recovery: &mut Recovery, now_us: u64) {
+    if !recovery.losses.is_empty() {
+        recovery.rest_until_us = now_us + REST_US;
+    }
+}
+
+/// O3: a backup may have what is lost.
+pub(super) fn look_again(recovery: &mut Recovery, now_us: u64) {
+    if !recovery.losses.is_empty() {
+        recovery.rest_until_us = recovery.rest_until_us.min(now_us);
+    }
+}
+
+/// The losses that an operator would have to accept.
+pub(super) fn shown(server: ServerId, recovery: Option<&Recovery>) -> CoordinatorAnswer {
+    match recovery {
+        None => invalid(not_recovered(server)),
+        Some(recovery) if recovery.looks_again() => invalid(looked_for(server)),
+        Some(recovery) => {
+            let nothing = Losses::default();
+            let losses = recovery.lost().unwrap_or(&nothing);
+            CoordinatorAnswer::Admin(AdminAnswer::Losses {
+                losses: losses.iter().cloned().collect(),
+                token: losses.token(),
+            })
+        }
+    }
+}
+
+fn not_recovered(server: ServerId) -> String {
+    format!("server {server} is not being recovered")
 }
 
 /// For people, while an attempt has not ended.

@@ -611,7 +611,7 @@ impl Coordinator {
         let (state, migrations) = (&mut self.state, &mut self.migrations);
         let (answer, has_moved) = migrations.done(state, (sender, server), id, outcome);
         if has_moved {
-            self.settle_all();
+            self.recoveries.settle_all(state);
         }
         answer
     }

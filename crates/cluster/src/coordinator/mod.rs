@@ -67,14 +67,13 @@ mod users;
 mod verdict;
 mod waits;
 
-use crate::recovery::Recovery;
 use calls::{Asks, Call, CallKind};
 use duramen_base::ids::{ClusterId, RouteHash, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{
-    ClusterSettings, CoordinatorAnswer, FromCoordinator, RecoveryStatus, Refusal, ServerAnswer,
-    ServerStatus, ToCoordinator,
+    ClusterSettings, CoordinatorAnswer, FromCoordinator, Refusal, ServerAnswer, ServerStatus,
+    ToCoordinator,
 };
 use migrations::Migrations;
 use older::Lives;
@@ -82,8 +81,9 @@ pub use open::OpenError;
 use pipeline::{Records, Sealed};
 use push::{Push, Pushes};
 use records::{Meta, ServerRecord};
+use recoveries::Recoveries;
 use servers::Servers;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use store::Batch;
 use tables::Tables;
 pub use verdict::Sign;
@@ -272,13 +272,9 @@ pub struct Coordinator {
     state: State,
     foreign: foreign::Foreign,
     callers: callers::Callers,
-    /// Tokens of accepted losses of crashed servers.
-    accepted: BTreeMap<ServerId, Vec<u32>>,
     migrations: Migrations,
     clients: clients::Clients,
-    recoveries: BTreeMap<ServerId, Recovery>,
-    ended: VecDeque<RecoveryStatus>,
-    frames: frames::Frames,
+    recoveries: Recoveries,
     balance: balance::Balance,
     /// Whether [`Timer::Loads`] is armed.
     stores_loads: bool,
@@ -413,7 +409,9 @@ impl Coordinator {
                 bytes_per_s,
             } => self.by_member(sender, server, |this| this.read_speed(server, bytes_per_s)),
             ToCoordinator::DiskRoom { server, free, .. } => {
-                self.by_member(sender, server, |this| this.disk_room(server, free))
+                self.by_member(sender, server, |this| {
+                    this.recoveries.disk_room(&mut this.state, server, free)
+                })
             }
             ToCoordinator::Means {
                 server,
@@ -432,7 +430,12 @@ impl Coordinator {
                 partition,
                 server,
                 outcome,
-            } => self.partition_done(sender, server, (recovery, partition), outcome),
+            } => {
+                let which = (recovery, partition);
+                let state = &mut self.state;
+                self.recoveries
+                    .done(state, (sender, server), which, outcome)
+            }
             ToCoordinator::PartitionProgress {
                 recovery,
                 partition,
@@ -441,12 +444,8 @@ impl Coordinator {
                 bytes_total,
                 entries,
             } => self.by_member(sender, server, |this| {
-                this.partition_progress(
-                    server,
-                    (recovery, partition),
-                    (bytes, bytes_total),
-                    entries,
-                )
+                let (which, read) = ((recovery, partition), (bytes, bytes_total));
+                this.recoveries.progress(server, which, read, entries)
             }),
             ToCoordinator::MigrationDone {
                 migration,
@@ -529,14 +528,14 @@ impl Coordinator {
                 Timer::Call(id) => self.overdue(id),
                 Timer::Check(server) => self.suspects.check_again(&mut self.state, server),
                 Timer::Push(server) => self.pushes.kick(&mut self.state, server),
-                Timer::Recovery(dead) => self.recovery_due(dead),
+                Timer::Recovery(dead) => self.recoveries.due(&mut self.state, dead),
                 Timer::Drain(server) => self.migrations.drain_further(&mut self.state, server),
                 Timer::Probe => self.suspects.probe(&mut self.state),
                 Timer::Roll => self.suspects.roll_due(&mut self.state),
                 Timer::Clients => self.clients.expire(&mut self.state, at_us),
                 Timer::Loads => self.store_loads(),
                 Timer::Balance => {
-                    let recovered = self.recoveries.keys().next().copied();
+                    let recovered = self.recoveries.first();
                     let migrations = &mut self.migrations;
                     self.balance.due(&mut self.state, migrations, recovered);
                 }

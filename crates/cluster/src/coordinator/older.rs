@@ -13,7 +13,7 @@
 //!   old values, and clients would write over these. An attempt that has begun is given up.
 
 use super::Coordinator;
-use duramen_base::ids::{RecoveryId, ServerId};
+use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::CoordinatorAnswer;
 use std::collections::BTreeMap;
@@ -131,41 +131,7 @@ impl Coordinator {
     /// A log or a life is known: it may be newer than this store.
     pub(super) fn note_newer(&mut self, life: ServerId) {
         if self.state.lives.note(life) {
-            self.give_up_former(life.slot);
+            self.recoveries.give_up_former(&mut self.state, life.slot);
         }
-    }
-
-    /// A3: ends the attempts to recover lives of this slot. A master that was late to stop tells
-    /// of an attempt that does not count any more (recovery::Y1).
-    fn give_up_former(&mut self, slot: u32) {
-        let dead = self.recoveries.keys().copied();
-        let of_it = |dead: &ServerId| dead.slot == slot && !has_bug(Bug::FormerLifeServes);
-        let dead: Vec<ServerId> = dead.filter(of_it).collect();
-        for dead in dead {
-            let next = RecoveryId(self.state.random.next_u64());
-            let recovery = self.recoveries.get_mut(&dead);
-            if let Some(recovery) = recovery.filter(|recovery| recovery.log.is_some()) {
-                let attempt = recovery.id;
-                for (partition, by) in recovery.stop(next) {
-                    self.state.release_master(by, 0);
-                    self.abort_run(by, (attempt, partition));
-                }
-            }
-            self.decide(dead);
-        }
-        self.give_partitions();
-    }
-
-    /// A3: whether a crashed server's recovery waits for the newest store; people are told.
-    pub(super) fn waits_for_newer_life(&mut self, dead: ServerId) -> bool {
-        let newer = self.state.lives.newer_life(dead.slot);
-        let Some(life) = newer.filter(|_| !has_bug(Bug::FormerLifeServes)) else {
-            return false;
-        };
-        let why = self.state.lives.why_older(life);
-        if let Some(recovery) = self.recoveries.get_mut(&dead) {
-            recovery.waits_for = Some(why);
-        }
-        true
     }
 }

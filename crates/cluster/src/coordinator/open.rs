@@ -7,6 +7,7 @@ use super::older::Lives;
 use super::pipeline::Records;
 use super::push::Pushes;
 use super::records::{self, Key, Meta, MigrationRecord, Origin, ServerRecord, TabletRecord};
+use super::recoveries::Recoveries;
 use super::servers::Servers;
 use super::store::{Contents, is_advice};
 use super::tables::Tables;
@@ -15,7 +16,6 @@ use duramen_base::ids::{ClientId, ClusterId, ListVersion, MapVersion, ServerId, 
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::ServerList;
-use std::collections::{BTreeMap, VecDeque};
 
 /// The reason why a coordinator could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,12 +87,9 @@ impl Coordinator {
             state,
             foreign: Foreign::new(),
             callers: super::callers::Callers::default(),
-            accepted: BTreeMap::new(),
             migrations: Migrations::default(),
             clients: super::clients::Clients::default(),
-            recoveries: BTreeMap::new(),
-            ended: VecDeque::new(),
-            frames: super::frames::Frames::default(),
+            recoveries: Recoveries::default(),
             balance: super::balance::Balance::default(),
             stores_loads: false,
             pushes: Pushes::default(),
@@ -145,7 +142,7 @@ impl Coordinator {
             Key::Users => self.pushes.users.adopt(records::decode(value)?),
             Key::Functions => self.pushes.functions.adopt(records::decode(value)?),
             Key::Loads(id) => self.adopt_loads(id, value),
-            Key::Accepted(id) => self.adopt_accepted(id, value),
+            Key::Accepted(id) => self.recoveries.adopt_accepted(id, value),
         }
         Some(())
     }
@@ -230,7 +227,7 @@ impl Coordinator {
             .map(|(id, _)| *id)
             .collect();
         for dead in crashed {
-            self.recover(dead);
+            self.recoveries.recover(&mut self.state, dead);
         }
         self.pushes.kick_all(&mut self.state);
         let draining: Vec<ServerId> = self.state.servers.up().to_vec();

@@ -14,7 +14,7 @@
 //! - Q2: planned are live bytes, as far as the dead server has reported them: versions that were
 //!   overwritten are in its log, and take no room where it is replayed.
 
-use super::{AT_ONCE, Coordinator, State};
+use super::{AT_ONCE, State};
 use crate::recovery::plan::{self, Limits};
 use crate::recovery::{Partition, Place, Recovery};
 use duramen_base::ids::ServerId;
@@ -58,6 +58,11 @@ const HOME_SLACK: u64 = 10;
 const HOME_TABLETS: usize = 4096;
 /// Rules are applied at least this often; also the pause after a failed attempt.
 pub(super) const RETRY_US: u64 = 2_000_000;
+
+/// A master recovers several partitions at once only if they may be at least this many segments
+/// long: each partition fills a segment on R disks only in part, so many short ones at once would
+/// fill the disks with nothing.
+const SEGMENTS_AT_ONCE: u64 = 8;
 
 /// A master's room.
 pub(super) struct Room {
@@ -216,7 +221,35 @@ impl State {
     }
 }
 
-impl Coordinator {
+/// The masters, rooms and frames for all recoveries in progress, by the members' reports.
+#[derive(Clone, Copy)]
+pub(super) struct Planner<'c> {
+    state: &'c State,
+    recoveries: &'c BTreeMap<ServerId, Recovery>,
+}
+
+impl<'c> Planner<'c> {
+    pub(super) fn new(
+        state: &'c State,
+        recoveries: &'c BTreeMap<ServerId, Recovery>,
+    ) -> Planner<'c> {
+        Planner { state, recoveries }
+    }
+
+    pub(super) fn state(&self) -> &'c State {
+        self.state
+    }
+
+    /// Whether a partition is being recovered: reports contain a part of what it takes.
+    pub(super) fn is_in_progress(&self) -> bool {
+        self.recoveries.values().any(Recovery::has_given)
+    }
+
+    /// The room of all recovery masters together.
+    pub(super) fn room(&self) -> u64 {
+        self.rooms().sum()
+    }
+
     pub(super) fn rooms(&self) -> Rooms {
         let mut given: BTreeMap<ServerId, u64> = BTreeMap::new();
         for partition in self.recoveries.values().flat_map(|of| &of.partitions) {
@@ -242,7 +275,7 @@ impl Coordinator {
         };
         let left = self.state.recovery_masters().filter_map(room_of).collect();
         let mut kept: BTreeMap<ServerId, Vec<(ServerId, u64)>> = BTreeMap::new();
-        for (dead, recovery) in &self.recoveries {
+        for (dead, recovery) in self.recoveries {
             if let Some(home) = self.state.home_of(*dead) {
                 kept.entry(home)
                     .or_default()
@@ -414,23 +447,6 @@ impl Coordinator {
         counted.saturating_add(counted / 100 * MARGIN_PERCENT)
     }
 
-    /// Notes for each recovery what fits nowhere: bytes, and since when.
-    pub(super) fn note_lacks(&mut self, rooms: &Rooms) {
-        let now_us = self.state.now_us;
-        for (dead, recovery) in &mut self.recoveries {
-            let waiting = recovery.partitions.iter();
-            let waiting = waiting.filter(|of| {
-                of.place == Place::Waiting && !of.is_home && !rooms.has_any(*dead, of)
-            });
-            let bytes = waiting.fold(0u64, |sum, of| sum.saturating_add(of.bytes));
-            recovery.lacks = match recovery.lacks {
-                _ if bytes == 0 => None,
-                Some((_, since_us)) => Some((bytes, since_us)),
-                None => Some((bytes, now_us)),
-            };
-        }
-    }
-
     /// The partition that is tried although it fits nowhere, as nothing else is in progress, and
     /// the master with most room.
     pub(super) fn last_resort(&self, rooms: &Rooms) -> Option<(ServerId, u32, ServerId)> {
@@ -503,44 +519,78 @@ impl Coordinator {
         )
     }
 
-    /// A member has reported its room: recoveries that lack some look again.
-    pub(super) fn room_changed(&mut self) {
-        let lacking = self.recoveries.iter().filter(|(_, recovery)| {
-            let lacks = recovery.lacks.is_some() || recovery.lacks_frames.is_some();
-            lacks || recovery.rest_until_us > self.state.now_us
-        });
-        let lacking: Vec<ServerId> = lacking.map(|(dead, _)| *dead).collect();
-        for dead in lacking {
-            self.arm_recovery(dead, NEWS_US);
+    /// Masters with free places, once for each place; first those without a partition. With enough
+    /// places there is one for each of `count` partitions, none of which is shorter than `least`
+    /// bytes or was tried on more than `most` masters; or every master has some.
+    pub(super) fn free_places(
+        &self,
+        rooms: &Rooms,
+        least: u64,
+        count: usize,
+        most: usize,
+    ) -> Vec<ServerId> {
+        let settings = &self.state.meta.settings;
+        let is_long =
+            settings.partition_bytes >= SEGMENTS_AT_ONCE * u64::from(settings.segment_bytes);
+        let at_once = if is_long { AT_ONCE } else { 1 };
+        let enough = count + most * at_once as usize;
+        let mut free: Vec<ServerId> = Vec::new();
+        for places in 1..=at_once {
+            let has_one = |id: &ServerId| {
+                let server = &self.state.servers[id];
+                let is_free =
+                    server.recovering < places && server.busy_until_us <= self.state.now_us;
+                is_free && rooms.fits_any(*id, least)
+            };
+            let more = enough - free.len();
+            free.extend(self.state.recovery_masters().filter(has_one).take(more));
         }
+        free
     }
 
-    /// Sets the pause before the next attempt.
-    pub(super) fn rest(&mut self, dead: ServerId) {
-        let room = self.rooms().sum();
-        let Some(recovery) = self.recoveries.get_mut(&dead) else {
-            return;
-        };
-        let has_room = room >= recovery.lacking;
-        let longer = match has_room {
-            true => recovery.in_vain.saturating_sub(FINER_FIRST),
-            false => recovery.in_vain.saturating_sub(1),
-        };
-        recovery.room = room;
-        recovery.rest_until_us = self.state.now_us + (RETRY_US << longer.min(RESTS_LONGER));
+    pub(super) fn place_bytes(&self, dead: ServerId, partition: u32) -> u64 {
+        let recovery = self.recoveries.get(&dead);
+        let of = recovery.and_then(|of| of.partitions.get(partition as usize));
+        of.map_or(0, |partition| partition.bytes)
     }
+}
 
-    /// Ends a pause early when a server reports that there is room now. Not one that waits for an
-    /// operator (losses::O3): rooms grow all the time.
-    pub(super) fn rest_less(&mut self, dead: ServerId) {
-        let room = self.rooms().sum();
-        let Some(recovery) = self.recoveries.get_mut(&dead) else {
-            return;
+/// Notes for each recovery what fits nowhere: bytes, and since when.
+pub(super) fn note_lacks(
+    recoveries: &mut BTreeMap<ServerId, Recovery>,
+    now_us: u64,
+    rooms: &Rooms,
+) {
+    for (dead, recovery) in recoveries {
+        let waiting = recovery.partitions.iter();
+        let waiting = waiting
+            .filter(|of| of.place == Place::Waiting && !of.is_home && !rooms.has_any(*dead, of));
+        let bytes = waiting.fold(0u64, |sum, of| sum.saturating_add(of.bytes));
+        recovery.lacks = match recovery.lacks {
+            _ if bytes == 0 => None,
+            Some((_, since_us)) => Some((bytes, since_us)),
+            None => Some((bytes, now_us)),
         };
-        let has_room = room > recovery.room && room >= recovery.lacking;
-        if has_room && recovery.losses.is_empty() {
-            recovery.rest_until_us = recovery.rest_until_us.min(self.state.now_us);
-        }
+    }
+}
+
+/// Sets the pause before the next attempt. `room`: of all recovery masters.
+pub(super) fn rest(recovery: &mut Recovery, now_us: u64, room: u64) {
+    let has_room = room >= recovery.lacking;
+    let longer = match has_room {
+        true => recovery.in_vain.saturating_sub(FINER_FIRST),
+        false => recovery.in_vain.saturating_sub(1),
+    };
+    recovery.room = room;
+    recovery.rest_until_us = now_us + (RETRY_US << longer.min(RESTS_LONGER));
+}
+
+/// Ends a pause early when a server reports that there is room now. Not one that waits for an
+/// operator (losses::O3): rooms grow all the time.
+pub(super) fn rest_less(recovery: &mut Recovery, now_us: u64, room: u64) {
+    let has_room = room > recovery.room && room >= recovery.lacking;
+    if has_room && recovery.losses.is_empty() {
+        recovery.rest_until_us = recovery.rest_until_us.min(now_us);
     }
 }
 

@@ -308,47 +308,55 @@ impl State {
             self.asks.arm(self.now_us, Timer::Drain(id));
         }
     }
+
+    /// A server is crashed, if it is UP. Whether it was.
+    fn crash(&mut self, dead: ServerId) -> bool {
+        let Some(record) = self.servers.crash(dead) else {
+            return false;
+        };
+        self.records.put(Key::Server(dead), &record);
+        self.change_list(ServerChange::Crashed(dead));
+        self.rank(dead);
+        self.touch_map();
+        self.change_map_of(dead);
+        self.tables.shares.forget(dead);
+        true
+    }
+
+    /// Removes a crashed server: its log is not needed any more. Whether it was in the list.
+    ///
+    /// # Panics
+    /// If it still owns tablets (coordinator::K6).
+    pub(super) fn remove(&mut self, dead: ServerId) -> bool {
+        self.tables.forget_owner(dead);
+        let Some(server) = self.servers.remove(dead) else {
+            return false;
+        };
+        self.records.delete(Key::Server(dead));
+        if server.loads.is_stored() {
+            self.records.delete(Key::Loads(dead));
+        }
+        self.change_list(ServerChange::Removed(dead));
+        true
+    }
 }
 
 impl Coordinator {
     /// Declares a server crashed, and begins the consequences. Does nothing if it is crashed
     /// already.
     pub(super) fn crash(&mut self, dead: ServerId) {
-        let Some(record) = self.state.servers.crash(dead) else {
+        if !self.state.crash(dead) {
             return;
-        };
-        self.state.records.put(Key::Server(dead), &record);
-        self.state.change_list(ServerChange::Crashed(dead));
-        self.forget_disk(dead);
-        self.state.rank(dead);
-        self.state.touch_map();
-        self.state.change_map_of(dead);
-        self.state.tables.shares.forget(dead);
-        self.migrations.abort_of(&mut self.state, dead);
-        let migrations = &mut self.migrations;
-        self.balance.gives_way(&mut self.state, migrations);
-        self.forget_in_recoveries(dead);
-        self.recover(dead);
+        }
+        let (state, migrations) = (&mut self.state, &mut self.migrations);
+        migrations.abort_of(state, dead);
+        self.balance.gives_way(state, migrations);
+        self.recoveries.forget(state, dead);
+        self.recoveries.recover(state, dead);
         let early = has_bug(Bug::RemovedTooEarly);
-        if early && self.recoveries.contains_key(&dead) {
-            self.state.change_list(ServerChange::Removed(dead));
+        if early && self.recoveries.contains(dead) {
+            state.change_list(ServerChange::Removed(dead));
         }
-        self.state.drain_all();
-    }
-
-    /// Removes a crashed server: its log is not needed any more.
-    ///
-    /// # Panics
-    /// If it still owns tablets (coordinator::K6).
-    pub(super) fn remove(&mut self, dead: ServerId) {
-        self.state.tables.forget_owner(dead);
-        if let Some(server) = self.state.servers.remove(dead) {
-            self.state.records.delete(Key::Server(dead));
-            if server.loads.is_stored() {
-                self.state.records.delete(Key::Loads(dead));
-            }
-            self.forget_accepted(dead);
-            self.state.change_list(ServerChange::Removed(dead));
-        }
+        state.drain_all();
     }
 }

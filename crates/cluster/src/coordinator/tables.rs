@@ -491,7 +491,7 @@ impl Coordinator {
         self.migrations
             .abort_where(state, "its table is dropped", is_of_it);
         self.state.drop_table(table, name);
-        self.settle_all();
+        self.recoveries.settle_all(&mut self.state);
         CoordinatorAnswer::Admin(AdminAnswer::Done)
     }
 

@@ -12,17 +12,12 @@
 //! - W2: an unheard member is not declared crashed for that. Its end would take a server from a
 //!   cluster that may have none to spare: an operator decides it.
 
-use super::calls::CallKind;
-use super::{Coordinator, State};
-use crate::recovery::{Partition, Place};
-use duramen_base::ids::{RecoveryId, ServerId};
-use duramen_base::planted::{Bug, has_bug};
-use duramen_wire::native::message::{FromCoordinator, ServerAnswer, ToCoordinator};
+use super::State;
+use duramen_base::ids::ServerId;
+use duramen_wire::native::message::ToCoordinator;
 
 /// Members ask for the map about once a second, and report their versions every ten.
 const UNHEARD_US: u64 = 15_000_000;
-/// An order to give a partition back is repeated after this time without an answer.
-const AGAIN_US: u64 = 1_000_000;
 
 /// When the requests of a member came.
 pub(super) struct Heard {
@@ -79,86 +74,5 @@ impl State {
         let up = self.servers.keys().copied();
         let unheard = up.filter_map(|id| Some((id, self.unheard_us(id)? / 1_000_000)));
         unheard.filter(|(id, _)| !is_checked(*id)).collect()
-    }
-}
-
-impl Coordinator {
-    /// recovery::Y7: takes the partitions of this recovery back from masters that are unheard. From
-    /// now on their reports of these do not count.
-    pub(super) fn take_back(&mut self, dead: ServerId) {
-        let now_us = self.state.now_us;
-        let Some(recovery) = self.recoveries.get(&dead) else {
-            return;
-        };
-        let is_due = |(number, partition): (u32, &Partition)| match partition.place {
-            Place::Given { to, .. } if self.state.unheard_us(to).is_some() => Some((number, to)),
-            Place::TakenBack { from, asked_us } if now_us >= asked_us + AGAIN_US => {
-                Some((number, from))
-            }
-            _ => None,
-        };
-        let due = (0..).zip(&recovery.partitions).filter_map(is_due);
-        let due: Vec<(u32, ServerId)> = due.collect();
-        let recovery = recovery.id;
-        for (partition, from) in due {
-            if let Some(place) = self.place_mut(dead, partition)
-                && !has_bug(Bug::TakenBackCounts)
-            {
-                *place = Place::TakenBack {
-                    from,
-                    asked_us: now_us,
-                };
-            }
-            let question = FromCoordinator::AbortRecovery {
-                recovery,
-                partition,
-            };
-            let kind = CallKind::TakeBack {
-                dead,
-                recovery,
-                partition,
-            };
-            self.state.ask(from, question, kind, AGAIN_US);
-        }
-    }
-
-    /// The end of such an order. Another master gets the partition (recovery::Y3).
-    pub(super) fn taken_back(
-        &mut self,
-        dead: ServerId,
-        (id, partition): (RecoveryId, u32),
-        from: ServerId,
-        answer: Option<(ServerAnswer, Vec<u8>)>,
-    ) {
-        if !matches!(answer, Some((ServerAnswer::Confirmed { .. }, _))) {
-            return self.arm_recovery(dead, AGAIN_US);
-        }
-        let of = self.partition_mut(dead, (id, partition));
-        let is_its = |of: &&mut Partition| {
-            let place = &of.place;
-            matches!(place, Place::TakenBack { from: by, .. } if *by == from)
-        };
-        let Some(of) = of.filter(is_its) else {
-            return;
-        };
-        of.place = Place::Waiting;
-        of.progress = (0, 0, 0);
-        of.not_on.insert(from);
-        self.state.release_master(from, 0);
-        self.settle(dead);
-        self.give_partitions();
-    }
-
-    /// The master that has not yet confirmed that it gives a partition back, for people.
-    pub(super) fn takes_back_text(&self, dead: ServerId) -> Option<String> {
-        let partitions = &self.recoveries.get(&dead)?.partitions;
-        let taken = |(number, partition): (u32, &Partition)| match partition.place {
-            Place::TakenBack { from, .. } => Some((number, from)),
-            _ => None,
-        };
-        let (number, from) = (0..).zip(partitions).find_map(taken)?;
-        Some(format!(
-            "server {from} to give partition {number} back: its own requests do not arrive here"
-        ))
     }
 }

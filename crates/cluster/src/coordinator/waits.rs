@@ -44,7 +44,7 @@ impl Coordinator {
         all.extend(self.waits_for_memory());
         all.extend(self.waits_for_disks());
         all.extend(self.lacks_of_copies());
-        if self.recoveries.is_empty() {
+        if self.recoveries.first().is_none() {
             all.extend(self.no_room_for_a_crash());
             all.extend(self.no_frames_for_a_crash());
         }
@@ -176,7 +176,8 @@ impl Coordinator {
     }
 
     fn waits_for_disks(&self) -> Vec<Wait> {
-        let full = self.full_disks().into_iter();
+        let full = self.recoveries.full_disks();
+        let full = full.filter(|id| self.state.servers.is_up(*id));
         let waits = full.map(|id| {
             let text = "its disk has no room for copies of other servers' data: add a server";
             now(Some(id), text.to_owned())
@@ -230,7 +231,9 @@ impl Coordinator {
     /// that are there.
     fn no_frames_for_a_crash(&self) -> Option<Wait> {
         let (id, fullest) = self.reported().max_by_key(|(_, room)| room.used_bytes)?;
-        let lacks = !self.has_frames(id, fullest.used_bytes);
+        let lacks = !self
+            .recoveries
+            .has_frames(&self.state, id, fullest.used_bytes);
         lacks.then(|| {
             ahead(
                 id,
