@@ -1,12 +1,16 @@
 //! Requests of operators and tools.
 
+use super::callers::Callers;
+use super::migrations::Migrations;
 use super::records::TabletRecord;
-use super::{Coordinator, Server, invalid};
+use super::recoveries::Recoveries;
+use super::suspects::Suspects;
+use super::{Coordinator, Server, State, invalid, refused};
 use duramen_base::ids::{RouteHash, ServerId, TableId};
 use duramen_wire::native::message::{
     Admin, AdminAnswer, CoordinatorAnswer, MIGRATIONS_SHOWN, Overview, PAGE_TABLETS_MAX,
     STATUS_TABLETS_MAX, ServerLoad, ServerShare, Status, TableEntry, TableShare, TabletPage,
-    TabletRoute,
+    TabletRoute, Wait,
 };
 
 impl Coordinator {
@@ -19,7 +23,10 @@ impl Coordinator {
                 level,
             } => self.state.create_table(name, servers, level),
             Admin::DropTable { name } => self.drop_table(&name),
-            Admin::Split { table, at } => self.state.split(table, at),
+            Admin::Split { table, at } => match self.state.cut(table, at) {
+                Ok(()) => done,
+                Err(refusal) => refused(refusal),
+            },
             Admin::Migrate { table, range, to } => {
                 self.migrations.migrate(&mut self.state, table, range, to)
             }
@@ -34,12 +41,12 @@ impl Coordinator {
             }
             Admin::Drain { server } => self.migrations.drain(&mut self.state, server),
             Admin::Undrain { server } => self.migrations.undrain(&mut self.state, server),
-            Admin::Status => self.bounded_status(),
+            Admin::Status => self.view().bounded_status(),
             Admin::Overview => {
-                CoordinatorAnswer::Admin(AdminAnswer::Overview(Box::new(self.overview())))
+                CoordinatorAnswer::Admin(AdminAnswer::Overview(Box::new(self.view().overview())))
             }
             Admin::Tablets { table, from, most } => {
-                CoordinatorAnswer::Admin(AdminAnswer::Tablets(self.page(table, from, most)))
+                CoordinatorAnswer::Admin(AdminAnswer::Tablets(self.view().page(table, from, most)))
             }
             Admin::Settings => {
                 CoordinatorAnswer::Admin(AdminAnswer::Settings(self.state.meta.settings.clone()))
@@ -75,8 +82,45 @@ impl Coordinator {
         }
     }
 
+    fn view(&self) -> View<'_> {
+        View {
+            state: &self.state,
+            callers: &self.callers,
+            migrations: &self.migrations,
+            recoveries: &self.recoveries,
+            suspects: &self.suspects,
+        }
+    }
+
     /// The whole cluster, with every tablet.
     pub fn status(&self) -> Status {
+        self.view().status()
+    }
+
+    /// A summary of the cluster. Its time and size do not depend on the number of tablets.
+    pub fn overview(&self) -> Overview {
+        self.view().overview()
+    }
+
+    /// The waits of an operator, those of now and those that may come.
+    pub fn waits(&self) -> Vec<Wait> {
+        self.view().waits()
+    }
+}
+
+/// The parts of a coordinator, for those that only look.
+#[derive(Clone, Copy)]
+pub(super) struct View<'c> {
+    pub state: &'c State,
+    pub callers: &'c Callers,
+    pub migrations: &'c Migrations,
+    pub recoveries: &'c Recoveries,
+    pub suspects: &'c Suspects,
+}
+
+impl View<'_> {
+    /// The whole cluster, with every tablet.
+    pub(super) fn status(&self) -> Status {
         let tablets = self.state.tables.tablets();
         Status {
             tablets: tablets
@@ -113,7 +157,7 @@ impl Coordinator {
                 .collect(),
             tables: self.state.tables.entries().cloned().collect(),
             tablets: Vec::new(),
-            recoveries: self.recovery_statuses(),
+            recoveries: self.recoveries.statuses(self.state),
             migrations: Vec::new(),
             migrations_ended: self.migrations.ended().cloned().collect(),
             settings: self.state.meta.settings.clone(),
@@ -122,7 +166,7 @@ impl Coordinator {
     }
 
     /// A summary of the cluster. Its time and size do not depend on the number of tablets.
-    pub fn overview(&self) -> Overview {
+    pub(super) fn overview(&self) -> Overview {
         let spread = |entry: &TableEntry| {
             let (tablets, owners) = self.state.tables.shares.of_table(entry.table);
             TableShare {
@@ -139,7 +183,7 @@ impl Coordinator {
                 ..self.glance()
             },
             tablets: self.state.tables.tablets().len() as u64,
-            tablets_unserved: self.migrations.unserved(&self.state) as u64,
+            tablets_unserved: self.migrations.unserved(self.state) as u64,
             migrations: self.migrations.ids().len() as u64,
             tables: self.state.tables.entries().map(spread).collect(),
             servers: self
@@ -156,7 +200,7 @@ impl Coordinator {
             server: id,
             tablets: self.state.tables.tablets_owned(id) as u64,
             room: self.state.servers.get(&id).and_then(|s| s.room.report()),
-            waits_for: self.migrations.drain_waits_for(&self.state, id),
+            waits_for: self.migrations.drain_waits_for(self.state, id),
         }
     }
 
@@ -187,7 +231,7 @@ impl Coordinator {
     /// A tablet for people: the map counts it as served when its owner is UP.
     fn shown(&self, at: (TableId, RouteHash), tablet: &TabletRecord) -> TabletRoute {
         TabletRoute {
-            served: self.migrations.is_served(&self.state, at, tablet.owner),
+            served: self.migrations.is_served(self.state, at, tablet.owner),
             ..self.state.route(at.0, at.1, tablet)
         }
     }

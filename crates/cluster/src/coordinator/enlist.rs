@@ -1,6 +1,7 @@
 //! Servers that enlist: which are added, and which are refused.
 
-use super::{Coordinator, ReplyId, refused};
+use super::suspects::Suspects;
+use super::{Coordinator, ReplyId, State, refused};
 use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{CoordinatorAnswer, Enlist, Refusal};
@@ -110,7 +111,7 @@ impl Coordinator {
         if let Some(old) = enlist.replaces {
             let given = self.state.lives.given(old.slot);
             if old.generation == 0 || old.generation > given {
-                self.note_newer(old); // older::A3
+                self.recoveries.note_newer(&mut self.state, old); // older::A3
                 return bad(self.state.lives.why_older(old));
             }
             let disk = self.state.servers.get(&old).map(|s| s.record.entry.disk);
@@ -121,53 +122,59 @@ impl Coordinator {
                 return bad(self.state.lives.why_older(newer)); // older::A2
             }
         }
-        self.check_replaced(enlist)?;
-        self.check_disk(enlist)
+        check_replaced(&mut self.state, &self.suspects, enlist)?;
+        check_disk(&mut self.state, &self.suspects, enlist)
     }
+}
 
-    /// The life that the server claims to follow may not be over: then the data of one of them is a
-    /// copy, and not the newest. At that life's address there is no other process, so a server that
-    /// enlists from there proves its end.
-    fn check_replaced(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
-        let Some(old) = enlist.replaces.filter(|id| self.state.servers.is_up(*id)) else {
-            return Ok(());
-        };
-        let there = &self.state.servers[&old].record.entry.addresses.native;
-        if *there == enlist.addresses.native {
-            return Ok(());
-        }
-        self.check_life(old, enlist.nonce, "data")
+/// The life that the server claims to follow may not be over: then the data of one of them is a
+/// copy, and not the newest. At that life's address there is no other process, so a server that
+/// enlists from there proves its end.
+fn check_replaced(state: &mut State, suspects: &Suspects, enlist: &Enlist) -> Result<(), Refusal> {
+    let Some(old) = enlist.replaces.filter(|id| state.servers.is_up(*id)) else {
+        return Ok(());
+    };
+    let there = &state.servers[&old].record.entry.addresses.native;
+    if *there == enlist.addresses.native {
+        return Ok(());
     }
+    check_life(state, suspects, old, enlist.nonce, "data")
+}
 
-    /// Whether a server is alive whose data or disk another one has. A passed check proves it only
-    /// if a later check is passed too: the first answer may have been in flight when that server
-    /// ended, and a server that is refused here ends for good.
-    fn check_life(&mut self, old: ServerId, nonce: u64, what: &str) -> Result<(), Refusal> {
-        let now_us = self.state.now_us;
-        let Some(server) = self.state.servers.get_mut(&old) else {
-            return Ok(());
-        };
-        let since_us = doubted_since(&mut server.doubts, nonce, now_us);
-        let passed_us = server.push.check_passed_us;
-        if passed_us.is_some_and(|at_us| at_us >= since_us + DOUBT_US) {
-            return Err(Refusal::Invalid(format!(
-                "server {old} is alive and has the same {what}: one is a copy of the other"
-            )));
-        }
-        self.suspects.begin_claimed_check(&mut self.state, old);
-        Err(Refusal::NotReady {
-            after_ms: DISK_CHECK_MS,
-            reason: format!("whether server {old}, which had the same {what}, is alive"),
-        })
+/// Whether a server is alive whose data or disk another one has. A passed check proves it only
+/// if a later check is passed too: the first answer may have been in flight when that server
+/// ended, and a server that is refused here ends for good.
+fn check_life(
+    state: &mut State,
+    suspects: &Suspects,
+    old: ServerId,
+    nonce: u64,
+    what: &str,
+) -> Result<(), Refusal> {
+    let now_us = state.now_us;
+    let Some(server) = state.servers.get_mut(&old) else {
+        return Ok(());
+    };
+    let since_us = doubted_since(&mut server.doubts, nonce, now_us);
+    let passed_us = server.push.check_passed_us;
+    if passed_us.is_some_and(|at_us| at_us >= since_us + DOUBT_US) {
+        return Err(Refusal::Invalid(format!(
+            "server {old} is alive and has the same {what}: one is a copy of the other"
+        )));
     }
+    suspects.begin_claimed_check(state, old);
+    Err(Refusal::NotReady {
+        after_ms: DISK_CHECK_MS,
+        reason: format!("whether server {old}, which had the same {what}, is alive"),
+    })
+}
 
-    /// Two servers with one disk: the older one is gone without notice, or the disk was copied.
-    fn check_disk(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
-        let same = self.state.servers.with_disk(enlist.disk);
-        let same = same.filter(|id| Some(*id) != enlist.replaces);
-        let Some(same) = same.filter(|_| self.state.servers.unstored_life(enlist).is_none()) else {
-            return Ok(());
-        };
-        self.check_life(same, enlist.nonce, "disk")
-    }
+/// Two servers with one disk: the older one is gone without notice, or the disk was copied.
+fn check_disk(state: &mut State, suspects: &Suspects, enlist: &Enlist) -> Result<(), Refusal> {
+    let same = state.servers.with_disk(enlist.disk);
+    let same = same.filter(|id| Some(*id) != enlist.replaces);
+    let Some(same) = same.filter(|_| state.servers.unstored_life(enlist).is_none()) else {
+        return Ok(());
+    };
+    check_life(state, suspects, same, enlist.nonce, "disk")
 }

@@ -16,12 +16,11 @@
 //! not in the master's log, as only the coordinator reads them.
 
 use super::records::{self, Key};
-use super::{Coordinator, State, Timer, invalid};
-use crate::speed::{counted, differs, usual};
+use super::{State, Timer, invalid};
+use crate::speed::differs;
 use duramen_base::ids::{KeyRange, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
-use duramen_wire::native::message::{CoordinatorAnswer, RangeLoad, ServerRoom};
-use std::collections::BTreeMap;
+use duramen_wire::native::message::{CoordinatorAnswer, RangeLoad};
 
 /// Most ranges in a server's report of its load.
 const LOADS_MAX: usize = 1 << 16;
@@ -126,34 +125,34 @@ fn load_of(load: &RangeLoad, range: KeyRange) -> RangeLoad {
     }
 }
 
-impl State {
-    /// The speeds by which the disks of all servers that are UP count, in bytes per second
-    /// (speed::B2, speed::B3). Empty: none is known.
-    pub(super) fn speeds(&self) -> BTreeMap<ServerId, u64> {
-        let speed = |id: &ServerId| self.servers[id].record.entry.read_bytes_per_s;
-        let Some(usual) = usual(self.servers.up().iter().map(speed)) else {
-            return BTreeMap::new();
-        };
-        let up = self.servers.up().iter();
-        up.map(|id| (*id, counted(speed(id), usual))).collect()
-    }
+/// The loads that are to be stored.
+#[derive(Default)]
+pub(super) struct Storing {
+    /// Whether the timer is armed.
+    is_armed: bool,
 }
 
-impl Coordinator {
-    pub(super) fn loads(&mut self, server: ServerId, ranges: Vec<RangeLoad>) -> CoordinatorAnswer {
+impl Storing {
+    /// A member reports the loads of its ranges.
+    pub(super) fn report(
+        &mut self,
+        state: &mut State,
+        server: ServerId,
+        ranges: Vec<RangeLoad>,
+    ) -> CoordinatorAnswer {
         if ranges.len() > LOADS_MAX {
             return invalid(format!("more than {LOADS_MAX} ranges"));
         }
-        let least = u64::from(self.state.meta.settings.segment_bytes);
-        if let Some(member) = self.state.servers.get_mut(&server) {
+        let least = u64::from(state.meta.settings.segment_bytes);
+        if let Some(member) = state.servers.get_mut(&server) {
             let loads = &mut member.loads;
             loads.report(ranges);
             let is_much = has_changed_much(&loads.stored, &coarse(&loads.ranges), least);
             match is_much && !has_bug(Bug::LoadsNotStored) {
                 true if loads.due_us.is_none() => {
-                    let due_us = self.state.now_us + STORE_US;
+                    let due_us = state.now_us + STORE_US;
                     loads.due_us = Some(due_us);
-                    self.store_loads_at(due_us);
+                    self.store_at(state, due_us);
                 }
                 true => {}
                 false => loads.due_us = None,
@@ -162,51 +161,24 @@ impl Coordinator {
         CoordinatorAnswer::Noted
     }
 
-    pub(super) fn means(&mut self, server: ServerId, means: Means) -> CoordinatorAnswer {
-        if let Some(member) = self.state.servers.get_mut(&server) {
-            member.means = Some(means);
-        }
-        CoordinatorAnswer::Noted
-    }
-
-    pub(super) fn room(&mut self, server: ServerId, room: ServerRoom) -> CoordinatorAnswer {
-        let now_us = self.state.now_us;
-        if let Some(member) = self.state.servers.get_mut(&server) {
-            member.room.reports(now_us, room);
-            self.recoveries.room_changed(&mut self.state);
-        }
-        CoordinatorAnswer::Noted
-    }
-
-    /// All masters are told, and place by it, if it is news (speed::B1).
-    pub(super) fn read_speed(&mut self, server: ServerId, bytes_per_s: u64) -> CoordinatorAnswer {
-        let member = self.state.servers.get(&server);
-        let known = member.map(|member| member.record.entry.read_bytes_per_s);
-        if known.is_some_and(|known| differs(known, bytes_per_s)) {
-            self.state
-                .change_member(server, |entry| entry.read_bytes_per_s = bytes_per_s);
-        }
-        CoordinatorAnswer::Noted
-    }
-
     /// One timer, for all servers.
-    fn store_loads_at(&mut self, at_us: u64) {
-        if !std::mem::replace(&mut self.stores_loads, true) {
-            self.state.asks.arm(at_us, Timer::Loads);
+    fn store_at(&mut self, state: &mut State, at_us: u64) {
+        if !std::mem::replace(&mut self.is_armed, true) {
+            state.asks.arm(at_us, Timer::Loads);
         }
     }
 
     /// Stores the loads that are due (W2).
-    pub(super) fn store_loads(&mut self) {
-        self.stores_loads = false;
-        let now_us = self.state.now_us;
-        let due = self.state.servers.iter();
+    pub(super) fn store(&mut self, state: &mut State) {
+        self.is_armed = false;
+        let now_us = state.now_us;
+        let due = state.servers.iter();
         let due = due.filter_map(|(id, server)| Some((server.loads.due_us?, *id)));
         let mut due: Vec<(u64, ServerId)> = due.filter(|(at_us, _)| *at_us <= now_us).collect();
         due.sort_unstable();
         let mut ranges = 0;
         for (_, id) in due.into_iter().take(SERVERS_AT_ONCE) {
-            let Some(server) = self.state.servers.get_mut(&id) else {
+            let Some(server) = state.servers.get_mut(&id) else {
                 continue;
             };
             if ranges >= RANGES_AT_ONCE {
@@ -217,34 +189,41 @@ impl Coordinator {
             server.loads.stored.clone_from(&record);
             ranges += record.len();
             match record.is_empty() {
-                true => self.state.records.delete(Key::Loads(id)),
-                false => self.state.records.put(Key::Loads(id), &record),
+                true => state.records.delete(Key::Loads(id)),
+                false => state.records.put(Key::Loads(id), &record),
             }
         }
-        let next_us = self
-            .state
-            .servers
-            .values()
-            .filter_map(|s| s.loads.due_us)
-            .min();
+        let next_us = state.servers.values().filter_map(|s| s.loads.due_us).min();
         if let Some(next_us) = next_us {
-            self.store_loads_at(next_us.max(now_us + NEXT_BATCH_US));
+            self.store_at(state, next_us.max(now_us + NEXT_BATCH_US));
         }
     }
+}
 
-    /// A new leader takes over the stored loads of this server. Those of a server that is not in
-    /// the list are of the time before an older program led.
-    pub(super) fn adopt_loads(&mut self, id: ServerId, value: &[u8]) {
-        let ranges: Option<Vec<RangeLoad>> = records::decode(value);
-        let is_sound = |load: &RangeLoad| load.range.first <= load.range.last;
-        let ranges = ranges.filter(|ranges| ranges.iter().all(is_sound));
-        match (self.state.servers.get_mut(&id), ranges) {
-            (Some(server), Some(ranges)) => {
-                server.loads = Loads::new(ranges);
-                server.loads.stored = server.loads.ranges.clone();
-            }
-            _ => self.state.records.delete(Key::Loads(id)),
+/// A new leader takes over the stored loads of this server. Those of a server that is not in
+/// the list are of the time before an older program led.
+pub(super) fn adopt(state: &mut State, id: ServerId, value: &[u8]) {
+    let ranges: Option<Vec<RangeLoad>> = records::decode(value);
+    let is_sound = |load: &RangeLoad| load.range.first <= load.range.last;
+    let ranges = ranges.filter(|ranges| ranges.iter().all(is_sound));
+    match (state.servers.get_mut(&id), ranges) {
+        (Some(server), Some(ranges)) => {
+            server.loads = Loads::new(ranges);
+            server.loads.stored = server.loads.ranges.clone();
         }
+        _ => state.records.delete(Key::Loads(id)),
+    }
+}
+
+impl State {
+    /// All masters are told, and place by it, if it is news (speed::B1).
+    pub(super) fn read_speed(&mut self, server: ServerId, bytes_per_s: u64) -> CoordinatorAnswer {
+        let member = self.servers.get(&server);
+        let known = member.map(|member| member.record.entry.read_bytes_per_s);
+        if known.is_some_and(|known| differs(known, bytes_per_s)) {
+            self.change_member(server, |entry| entry.read_bytes_per_s = bytes_per_s);
+        }
+        CoordinatorAnswer::Noted
     }
 }
 

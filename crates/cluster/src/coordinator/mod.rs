@@ -27,6 +27,10 @@
 //!   loads are stored coarsely and late ([`loads`]), and a store without them, or with old ones, is
 //!   whole.
 //!
+//! **Parts** Each part owns its fields, and is lent the time, the records, the servers and the tables
+//! for a call (`State`). A part calls no part above it. The coordinator passes inputs on, and joins
+//! the steps that concern several parts: a server that enlists, a crash, the end of a move.
+//!
 //! **Concurrency** one thread calls it. After a failure of the store, it refuses everything: make a
 //! new one from the stored state.
 //!
@@ -276,8 +280,7 @@ pub struct Coordinator {
     clients: clients::Clients,
     recoveries: Recoveries,
     balance: balance::Balance,
-    /// Whether [`Timer::Loads`] is armed.
-    stores_loads: bool,
+    storing: loads::Storing,
     pushes: Pushes,
     suspects: suspects::Suspects,
 }
@@ -398,16 +401,18 @@ impl Coordinator {
                     .confirmed(state, server, list_version, tablets_version);
                 CoordinatorAnswer::Noted
             }),
-            ToCoordinator::Loads { server, loads } => {
-                self.by_member(sender, server, |this| this.loads(server, loads))
-            }
-            ToCoordinator::Room { server, room } => {
-                self.by_member(sender, server, |this| this.room(server, room))
-            }
+            ToCoordinator::Loads { server, loads } => self.by_member(sender, server, |this| {
+                this.storing.report(&mut this.state, server, loads)
+            }),
+            ToCoordinator::Room { server, room } => self.by_member(sender, server, |this| {
+                this.recoveries.room(&mut this.state, server, room)
+            }),
             ToCoordinator::ReadSpeed {
                 server,
                 bytes_per_s,
-            } => self.by_member(sender, server, |this| this.read_speed(server, bytes_per_s)),
+            } => self.by_member(sender, server, |this| {
+                this.state.read_speed(server, bytes_per_s)
+            }),
             ToCoordinator::DiskRoom { server, free, .. } => {
                 self.by_member(sender, server, |this| {
                     this.recoveries.disk_room(&mut this.state, server, free)
@@ -422,7 +427,12 @@ impl Coordinator {
                     given_bytes,
                     segments_short,
                 };
-                self.by_member(sender, server, |this| this.means(server, means))
+                self.by_member(sender, server, |this| {
+                    if let Some(member) = this.state.servers.get_mut(&server) {
+                        member.means = Some(means);
+                    }
+                    CoordinatorAnswer::Noted
+                })
             }
             ToCoordinator::Certificate { .. } => CoordinatorAnswer::Noted, // by the driver
             ToCoordinator::PartitionDone {
@@ -533,7 +543,7 @@ impl Coordinator {
                 Timer::Probe => self.suspects.probe(&mut self.state),
                 Timer::Roll => self.suspects.roll_due(&mut self.state),
                 Timer::Clients => self.clients.expire(&mut self.state, at_us),
-                Timer::Loads => self.store_loads(),
+                Timer::Loads => self.storing.store(&mut self.state),
                 Timer::Balance => {
                     let recovered = self.recoveries.first();
                     let migrations = &mut self.migrations;

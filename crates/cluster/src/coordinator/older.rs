@@ -73,7 +73,7 @@ impl Lives {
 
     /// A log or a life is known. Whether it is newer than this store and than all that were known
     /// in its slot.
-    fn note(&mut self, life: ServerId) -> bool {
+    pub(super) fn note(&mut self, life: ServerId) -> bool {
         let end = self.next_slot().saturating_add(SLOTS_MORE);
         if !self.never_gave(life) || life.slot >= end {
             return false;
@@ -112,26 +112,21 @@ impl Lives {
 impl Coordinator {
     /// Which of the logs are gone (A1).
     pub(super) fn are_gone(&mut self, sender: ServerId, logs: Vec<ServerId>) -> CoordinatorAnswer {
-        self.state.ask_store(); // logs that are gone are dropped (coordinator::K8)
-        if self.state.servers.is_up(sender) {
-            logs.iter().for_each(|log| self.note_newer(*log));
+        let state = &mut self.state;
+        state.ask_store(); // logs that are gone are dropped (coordinator::K8)
+        if state.servers.is_up(sender) {
+            for log in &logs {
+                self.recoveries.note_newer(state, *log);
+            }
         }
-        let gone = logs.into_iter().filter(|log| self.is_gone(*log));
+        let is_gone = |log: &ServerId| {
+            let was_given = !state.lives.never_gave(*log) || has_bug(Bug::NeverGivenIsGone);
+            let is_listed = self.pushes.list().get(*log).is_some() || state.servers.contains(log);
+            was_given && !is_listed
+        };
+        let gone = logs.into_iter().filter(is_gone);
         CoordinatorAnswer::Gone {
             logs: gone.collect(),
-        }
-    }
-
-    fn is_gone(&self, log: ServerId) -> bool {
-        let was_given = !self.state.lives.never_gave(log) || has_bug(Bug::NeverGivenIsGone);
-        let is_listed = self.pushes.list().get(log).is_some() || self.state.servers.contains(&log);
-        was_given && !is_listed
-    }
-
-    /// A log or a life is known: it may be newer than this store.
-    pub(super) fn note_newer(&mut self, life: ServerId) {
-        if self.state.lives.note(life) {
-            self.recoveries.give_up_former(&mut self.state, life.slot);
         }
     }
 }

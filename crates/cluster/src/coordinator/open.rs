@@ -1,7 +1,10 @@
 //! Opens a coordinator from the stored state, with the first steps of a new leader.
 
+use super::balance::Balance;
+use super::callers::Callers;
 use super::calls::Asks;
 use super::foreign::Foreign;
+use super::map::Changes;
 use super::migrations::Migrations;
 use super::older::Lives;
 use super::pipeline::Records;
@@ -10,8 +13,9 @@ use super::records::{self, Key, Meta, MigrationRecord, Origin, ServerRecord, Tab
 use super::recoveries::Recoveries;
 use super::servers::Servers;
 use super::store::{Contents, is_advice};
+use super::suspects::Suspects;
 use super::tables::Tables;
-use super::{Config, Coordinator, Output, State, Timer, clients};
+use super::{Config, Coordinator, Output, State, Timer, clients, loads};
 use duramen_base::ids::{ClientId, ClusterId, ListVersion, MapVersion, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
@@ -42,14 +46,14 @@ impl Coordinator {
         contents: &Contents,
         config: Config,
     ) -> Result<(Coordinator, Vec<Output>), OpenError> {
-        let mut new = Coordinator::empty(now_us, config);
+        let mut new = empty(now_us, config);
         let damaged = |key: &[u8]| OpenError::Damaged {
             what: format!("key {}", key.escape_ascii()),
         };
         let first = contents.keys().find(|key| !is_advice(key));
         if let Some(bytes) = contents.get(&Key::Meta.encode()) {
             new.state.meta = records::decode(bytes).ok_or_else(|| damaged(b"m"))?;
-            new.check_meta()?;
+            check_meta(&new.state.meta, &new.state.config)?;
         } else if let Some(key) = first {
             return Err(damaged(key));
         }
@@ -63,54 +67,10 @@ impl Coordinator {
         if first.is_some() && new.state.meta.format >= records::WITH_ID && !has_id {
             return Err(damaged(&Key::Id.encode()));
         }
-        new.check_whole()?;
+        check_whole(&new.state, &new.migrations)?;
         new.begin();
         let outputs = new.finish();
         Ok((new, outputs))
-    }
-
-    fn empty(now_us: u64, config: Config) -> Coordinator {
-        let state = State {
-            now_us,
-            random: Random::new(config.seed),
-            meta: first_meta(&config),
-            config,
-            asks: Asks::default(),
-            records: Records::new(),
-            lives: Lives::default(),
-            servers: Servers::default(),
-            map_asked_us: None,
-            tables: Tables::new(),
-            changes: super::map::Changes::default(),
-        };
-        Coordinator {
-            state,
-            foreign: Foreign::new(),
-            callers: super::callers::Callers::default(),
-            migrations: Migrations::default(),
-            clients: super::clients::Clients::default(),
-            recoveries: Recoveries::default(),
-            balance: super::balance::Balance::default(),
-            stores_loads: false,
-            pushes: Pushes::default(),
-            suspects: super::suspects::Suspects::default(),
-        }
-    }
-
-    fn check_meta(&self) -> Result<(), OpenError> {
-        if self.state.meta.format > records::FORMAT {
-            return Err(OpenError::Newer {
-                found: self.state.meta.format,
-                known: records::FORMAT,
-            });
-        }
-        if self.state.meta.cluster != self.state.config.cluster {
-            return Err(OpenError::Foreign {
-                found: self.state.meta.cluster.clone(),
-                expected: self.state.config.cluster.clone(),
-            });
-        }
-        Ok(())
     }
 
     fn load(&mut self, key: Key, value: &[u8]) -> Option<()> {
@@ -141,31 +101,10 @@ impl Coordinator {
             }
             Key::Users => self.pushes.users.adopt(records::decode(value)?),
             Key::Functions => self.pushes.functions.adopt(records::decode(value)?),
-            Key::Loads(id) => self.adopt_loads(id, value),
-            Key::Accepted(id) => self.recoveries.adopt_accepted(id, value),
+            Key::Loads(id) => loads::adopt(&mut self.state, id, value),
+            Key::Accepted(id) => self.recoveries.accepted.adopt(id, value),
         }
         Some(())
-    }
-
-    /// Checks that the stored records fit together; a coordinator never stores others.
-    fn check_whole(&self) -> Result<(), OpenError> {
-        let damaged = |what: String| Err(OpenError::Damaged { what });
-        for ((table, first), record) in self.state.tables.tablets() {
-            if !self.state.servers.contains(&record.owner) {
-                return damaged(format!("owner {} of a tablet is missing", record.owner));
-            }
-            if !self.state.tables.contains(*table) || record.last < *first {
-                return damaged(format!("a tablet of table {table} makes no sense"));
-            }
-        }
-        for record in self.migrations.records() {
-            let at = (record.table, record.range.first);
-            let tablet = self.state.tables.tablet(at);
-            if !tablet.is_some_and(|t| t.owner == record.from && t.last == record.range.last) {
-                return damaged("a migration has no tablet".to_owned());
-            }
-        }
-        Ok(())
     }
 
     /// A new leader's first steps.
@@ -241,6 +180,35 @@ impl Coordinator {
     }
 }
 
+/// The coordinator of a store without records.
+fn empty(now_us: u64, config: Config) -> Coordinator {
+    let state = State {
+        now_us,
+        random: Random::new(config.seed),
+        meta: first_meta(&config),
+        config,
+        asks: Asks::default(),
+        records: Records::new(),
+        lives: Lives::default(),
+        servers: Servers::default(),
+        map_asked_us: None,
+        tables: Tables::new(),
+        changes: Changes::default(),
+    };
+    Coordinator {
+        state,
+        foreign: Foreign::new(),
+        callers: Callers::default(),
+        migrations: Migrations::default(),
+        clients: clients::Clients::default(),
+        recoveries: Recoveries::default(),
+        balance: Balance::default(),
+        storing: loads::Storing::default(),
+        pushes: Pushes::default(),
+        suspects: Suspects::default(),
+    }
+}
+
 /// The record of a cluster that does not exist yet.
 fn first_meta(config: &Config) -> Meta {
     Meta {
@@ -253,4 +221,41 @@ fn first_meta(config: &Config) -> Meta {
         next_client: ClientId(1),
         unused: 0,
     }
+}
+
+fn check_meta(meta: &Meta, config: &Config) -> Result<(), OpenError> {
+    if meta.format > records::FORMAT {
+        return Err(OpenError::Newer {
+            found: meta.format,
+            known: records::FORMAT,
+        });
+    }
+    if meta.cluster != config.cluster {
+        return Err(OpenError::Foreign {
+            found: meta.cluster.clone(),
+            expected: config.cluster.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// Checks that the stored records fit together; a coordinator never stores others.
+fn check_whole(state: &State, migrations: &Migrations) -> Result<(), OpenError> {
+    let damaged = |what: String| Err(OpenError::Damaged { what });
+    for ((table, first), record) in state.tables.tablets() {
+        if !state.servers.contains(&record.owner) {
+            return damaged(format!("owner {} of a tablet is missing", record.owner));
+        }
+        if !state.tables.contains(*table) || record.last < *first {
+            return damaged(format!("a tablet of table {table} makes no sense"));
+        }
+    }
+    for record in migrations.records() {
+        let at = (record.table, record.range.first);
+        let tablet = state.tables.tablet(at);
+        if !tablet.is_some_and(|t| t.owner == record.from && t.last == record.range.last) {
+            return damaged("a migration has no tablet".to_owned());
+        }
+    }
+    Ok(())
 }

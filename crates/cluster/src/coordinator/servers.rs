@@ -2,7 +2,8 @@
 
 use super::records::{Key, ServerRecord};
 use super::{Coordinator, Server, State, Timer, refused};
-use duramen_base::ids::{KeyRange, SegmentId, ServerId, TableId, TabletsVersion};
+use crate::speed::{counted, usual};
+use duramen_base::ids::{KeyRange, RouteHash, SegmentId, ServerId, TableId, TabletsVersion};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     Addresses, CoordinatorAnswer, Enlist, Refusal, ServerChange, ServerEntry, ServerStatus,
@@ -144,6 +145,28 @@ impl Servers {
         server.is_some_and(|server| server.push.lacks(version))
     }
 
+    /// The speeds by which the disks of all servers that are UP count, in bytes per second
+    /// (speed::B2, speed::B3). Empty: none is known.
+    pub(super) fn speeds(&self) -> BTreeMap<ServerId, u64> {
+        let speed = |id: &ServerId| self.all[id].record.entry.read_bytes_per_s;
+        let Some(usual) = usual(self.up.iter().map(speed)) else {
+            return BTreeMap::new();
+        };
+        let up = self.up.iter();
+        up.map(|id| (*id, counted(speed(id), usual))).collect()
+    }
+
+    /// A recovery master has one partition less. It gets no other one for `rest_us`.
+    pub(super) fn release(&mut self, now_us: u64, id: ServerId, rest_us: u64) {
+        if let Some(server) = self.all.get_mut(&id) {
+            server.recovering = server.recovering.saturating_sub(1);
+            server.busy_until_us = server.busy_until_us.max(now_us + rest_us);
+            if server.recovering == 0 {
+                server.room.rests(now_us);
+            }
+        }
+    }
+
     /// Adds a server that is stored, or about to be.
     fn add(&mut self, now_us: u64, id: ServerId, record: ServerRecord) {
         self.nonces.insert(record.nonce, id);
@@ -271,16 +294,6 @@ impl State {
         CoordinatorAnswer::Noted
     }
 
-    pub(super) fn release_master(&mut self, id: ServerId, rest_us: u64) {
-        if let Some(server) = self.servers.get_mut(&id) {
-            server.recovering = server.recovering.saturating_sub(1);
-            server.busy_until_us = server.busy_until_us.max(self.now_us + rest_us);
-            if server.recovering == 0 {
-                server.room.rests(self.now_us);
-            }
-        }
-    }
-
     /// UP masters that may get dead servers' tablets: none whose reports would not arrive here
     /// (recovery::Y7), and drained ones only if there are no others.
     pub(super) fn recovery_masters(&self) -> impl Iterator<Item = ServerId> {
@@ -318,7 +331,12 @@ impl State {
         self.change_list(ServerChange::Crashed(dead));
         self.rank(dead);
         self.touch_map();
-        self.change_map_of(dead);
+        let owned: Vec<(TableId, RouteHash)> = self.tables.owned(dead).copied().collect();
+        for (table, first) in owned {
+            if let Some(last) = self.tables.tablet((table, first)).map(|tablet| tablet.last) {
+                self.change_map(table, KeyRange::new(first, last)); // it is not served any more
+            }
+        }
         self.tables.shares.forget(dead);
         true
     }

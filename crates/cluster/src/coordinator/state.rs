@@ -3,7 +3,7 @@
 use super::calls::{Call, CallKind};
 use super::records::Key;
 use super::{Output, State};
-use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId, TabletsVersion};
+use duramen_base::ids::{KeyRange, ServerId, TableId, TabletsVersion};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{FromCoordinator, ServerChange};
 
@@ -83,16 +83,6 @@ impl State {
         self.touch_map();
         let version = self.meta.map_version;
         self.changes.add(version, table, range);
-    }
-
-    /// Whether the tablets of this server are served has changed.
-    pub(super) fn change_map_of(&mut self, server: ServerId) {
-        let owned: Vec<(TableId, RouteHash)> = self.tables.owned(server).copied().collect();
-        for (table, first) in owned {
-            if let Some(last) = self.tables.tablet((table, first)).map(|tablet| tablet.last) {
-                self.change_map(table, KeyRange::new(first, last));
-            }
-        }
     }
 
     /// The tablets of this server changed.

@@ -383,13 +383,6 @@ impl State {
         self.tables.note_dropped(Some(name.to_owned()), version, up);
     }
 
-    pub(super) fn split(&mut self, table: TableId, at: RouteHash) -> CoordinatorAnswer {
-        match self.cut(table, at) {
-            Ok(()) => CoordinatorAnswer::Admin(AdminAnswer::Done),
-            Err(refusal) => refused(refusal),
-        }
-    }
-
     /// Makes a tablet begin at `at`, if none does.
     pub(super) fn cut(&mut self, table: TableId, at: RouteHash) -> Result<(), Refusal> {
         let (first, tablet) = self.tables.tablet_of(table, at)?;

@@ -55,16 +55,12 @@ impl State {
     pub(super) fn unheard_us(&self, id: ServerId) -> Option<u64> {
         let server = self.servers.get(&id).filter(|server| server.is_up())?;
         let silent_us = self.now_us - server.heard.asked_us;
-        if silent_us < UNHEARD_US || !self.is_recent(self.map_asked_us) {
+        if silent_us < UNHEARD_US || !is_recent(self.now_us, self.map_asked_us) {
             return None;
         }
         let up = self.servers.up().iter();
-        let asking = up.filter(|id| self.is_recent(self.servers[*id].heard.map_us));
+        let asking = up.filter(|id| is_recent(self.now_us, self.servers[*id].heard.map_us));
         (2 * asking.count() >= self.servers.up().len()).then_some(silent_us)
-    }
-
-    fn is_recent(&self, at_us: Option<u64>) -> bool {
-        at_us.is_some_and(|at_us| self.now_us < at_us + UNHEARD_US)
     }
 
     /// The members that are unheard, each with the seconds for which it is; without those that may
@@ -75,4 +71,8 @@ impl State {
         let unheard = up.filter_map(|id| Some((id, self.unheard_us(id)? / 1_000_000)));
         unheard.filter(|(id, _)| !is_checked(*id)).collect()
     }
+}
+
+fn is_recent(now_us: u64, at_us: Option<u64>) -> bool {
+    at_us.is_some_and(|at_us| now_us < at_us + UNHEARD_US)
 }

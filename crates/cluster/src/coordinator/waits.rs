@@ -4,7 +4,7 @@
 //! Each reason is known to some rule that refuses or postpones something. Here they are in one
 //! place; nothing is decided here.
 
-use super::Coordinator;
+use super::admin::View;
 use super::rooms::mebibytes;
 use duramen_base::ids::ServerId;
 use duramen_wire::native::message::{RecoveryPhase, ServerRoom, WAITS_MAX, Wait};
@@ -31,9 +31,9 @@ fn ahead(server: ServerId, reason: String) -> Wait {
     }
 }
 
-impl Coordinator {
+impl View<'_> {
     /// See the module; at most [`WAITS_MAX`].
-    pub fn waits(&self) -> Vec<Wait> {
+    pub(super) fn waits(&self) -> Vec<Wait> {
         let mut all = Vec::from_iter(self.waits_of_leader());
         all.extend(self.waits_for_newest_store());
         all.extend(self.waits_for_servers());
@@ -57,7 +57,7 @@ impl Coordinator {
     }
 
     fn waits_of_leader(&self) -> Option<Wait> {
-        let unanswered = self.unanswered();
+        let unanswered = self.suspects.unanswered();
         (unanswered > 0).then(|| {
             now(
                 None,
@@ -114,7 +114,7 @@ impl Coordinator {
     }
 
     fn waits_of_recoveries(&self) -> Vec<Wait> {
-        let statuses = self.recovery_statuses();
+        let statuses = self.recoveries.statuses(self.state);
         let open = statuses.into_iter();
         let open = open.filter(|status| status.phase != RecoveryPhase::Done);
         let waiting = open.filter_map(|status| {
@@ -132,7 +132,7 @@ impl Coordinator {
     fn waits_of_drains(&self) -> Vec<Wait> {
         let drained = self.state.servers.keys();
         let waiting = drained.filter_map(|id| {
-            let why = self.migrations.drain_waits_for(&self.state, *id)?;
+            let why = self.migrations.drain_waits_for(self.state, *id)?;
             Some(now(Some(*id), format!("is not drained further: {why}")))
         });
         waiting.collect()
@@ -176,7 +176,7 @@ impl Coordinator {
     }
 
     fn waits_for_disks(&self) -> Vec<Wait> {
-        let full = self.recoveries.full_disks();
+        let full = self.recoveries.frames.full();
         let full = full.filter(|id| self.state.servers.is_up(*id));
         let waits = full.map(|id| {
             let text = "its disk has no room for copies of other servers' data: add a server";
@@ -233,7 +233,7 @@ impl Coordinator {
         let (id, fullest) = self.reported().max_by_key(|(_, room)| room.used_bytes)?;
         let lacks = !self
             .recoveries
-            .has_frames(&self.state, id, fullest.used_bytes);
+            .has_frames(self.state, id, fullest.used_bytes);
         lacks.then(|| {
             ahead(
                 id,

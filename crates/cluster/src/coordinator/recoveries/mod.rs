@@ -13,6 +13,7 @@ use duramen_base::ids::{RecoveryId, ServerId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     AdminAnswer, CoordinatorAnswer, FromCoordinator, RecoveryPhase, RecoveryStatus, ServerAnswer,
+    ServerRoom,
 };
 use partitions::{abort_run, place_mut};
 use std::collections::{BTreeMap, VecDeque};
@@ -43,8 +44,8 @@ pub(super) struct Recoveries {
     all: BTreeMap<ServerId, Recovery>,
     /// The last ended ones.
     ended: VecDeque<RecoveryStatus>,
-    accepted: Accepted,
-    frames: Frames,
+    pub accepted: Accepted,
+    pub frames: Frames,
 }
 
 impl Recoveries {
@@ -101,8 +102,7 @@ impl Recoveries {
         state.asks.arm(at_us, Timer::Recovery(dead));
     }
 
-    /// Asks every backup that is UP once; [`due`](Self::due) repeats unanswered
-    /// requests.
+    /// Asks every backup that is UP once; [`due`](Self::due) repeats unanswered requests.
     fn ask_backups(&mut self, state: &mut State, dead: ServerId) {
         let backups: Vec<ServerId> = state
             .servers
@@ -207,7 +207,7 @@ impl Recoveries {
         } else if let Some(until_us) = self.planner(state).left_to_home_us(dead) {
             self.wait_for_home(state, dead, until_us);
         } else if let Some(mut log) = whole(self.all.get(&dead)) {
-            let speeds = state.speeds();
+            let speeds = state.servers.speeds();
             if let Some(recovery) = self.all.get(&dead) {
                 recovery.collected.spread(&mut log, &speeds);
             }
@@ -294,7 +294,7 @@ impl Recoveries {
         for (number, partition) in recovery.partitions.iter().enumerate() {
             if let Some(to) = partition.place.master() {
                 // Its tablets are gone: the table was dropped.
-                state.release_master(to, 0);
+                state.servers.release(state.now_us, to, 0);
                 abort_run(state, to, (recovery.id, number as u32));
             }
         }
@@ -439,9 +439,14 @@ impl Recoveries {
         all
     }
 
-    /// older::A3: ends the attempts to recover lives of this slot. A master that was late to stop tells
-    /// of an attempt that does not count any more (recovery::Y1).
-    pub(super) fn give_up_former(&mut self, state: &mut State, slot: u32) {
+    /// A log or a life is known: it may be newer than the coordinator's store. Then the attempts to
+    /// recover lives of its slot end (older::A3). A master that was late to stop tells of an
+    /// attempt that does not count any more (recovery::Y1).
+    pub(super) fn note_newer(&mut self, state: &mut State, life: ServerId) {
+        if !state.lives.note(life) {
+            return;
+        }
+        let slot = life.slot;
         let dead = self.all.keys().copied();
         let of_it = |dead: &ServerId| dead.slot == slot && !has_bug(Bug::FormerLifeServes);
         let dead: Vec<ServerId> = dead.filter(of_it).collect();
@@ -451,7 +456,7 @@ impl Recoveries {
             if let Some(recovery) = recovery.filter(|recovery| recovery.log.is_some()) {
                 let attempt = recovery.id;
                 for (partition, by) in recovery.stop(next) {
-                    state.release_master(by, 0);
+                    state.servers.release(state.now_us, by, 0);
                     abort_run(state, by, (attempt, partition));
                 }
             }
@@ -461,7 +466,7 @@ impl Recoveries {
     }
 
     /// A member has reported its room: recoveries that lack some look again.
-    pub(super) fn room_changed(&mut self, state: &mut State) {
+    fn room_changed(&mut self, state: &mut State) {
         let lacking = self.all.iter().filter(|(_, recovery)| {
             let lacks = recovery.lacks.is_some() || recovery.lacks_frames.is_some();
             lacks || recovery.rest_until_us > state.now_us
@@ -479,6 +484,20 @@ impl Recoveries {
         }
     }
 
+    /// A member reports its room.
+    pub(super) fn room(
+        &mut self,
+        state: &mut State,
+        server: ServerId,
+        room: ServerRoom,
+    ) -> CoordinatorAnswer {
+        if let Some(member) = state.servers.get_mut(&server) {
+            member.room.reports(state.now_us, room);
+            self.room_changed(state);
+        }
+        CoordinatorAnswer::Noted
+    }
+
     /// A backup reports its free frames.
     pub(super) fn disk_room(
         &mut self,
@@ -490,11 +509,6 @@ impl Recoveries {
         self.frames.report(is_in_progress, server, free);
         self.room_changed(state);
         CoordinatorAnswer::Noted
-    }
-
-    /// Servers without a free frame.
-    pub(super) fn full_disks(&self) -> impl Iterator<Item = ServerId> {
-        self.frames.full()
     }
 
     /// recovery::Y6: whether there are frames for the copies of so many bytes of this master.
@@ -519,10 +533,6 @@ impl Recoveries {
         }
         self.arm(state, server, 0);
         CoordinatorAnswer::Admin(AdminAnswer::Done)
-    }
-
-    pub(super) fn adopt_accepted(&mut self, server: ServerId, value: &[u8]) {
-        self.accepted.adopt(server, value);
     }
 }
 

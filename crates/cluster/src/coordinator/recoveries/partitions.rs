@@ -221,7 +221,7 @@ impl Recoveries {
             (Some((ServerAnswer::Started, _)), Place::Given { started, .. }) => *started = true,
             (Some((ServerAnswer::Busy, _)), Place::Given { started: false, .. }) => {
                 *place = Place::Waiting;
-                state.release_master(by, BUSY_US);
+                state.servers.release(state.now_us, by, BUSY_US);
                 self.give_partitions(state);
                 self.arm(state, dead, BUSY_US);
             }
@@ -293,7 +293,7 @@ impl Recoveries {
                 failed(recovery, partition, server, (false, reason));
             }
         }
-        state.release_master(server, 0);
+        state.servers.release(state.now_us, server, 0);
         let since = state.tablets_version();
         self.settle(state, dead);
         self.give_partitions(state);
@@ -432,7 +432,7 @@ impl Recoveries {
         of.place = Place::Waiting;
         of.progress = (0, 0, 0);
         of.not_on.insert(from);
-        state.release_master(from, 0);
+        state.servers.release(state.now_us, from, 0);
         self.settle(state, dead);
         self.give_partitions(state);
     }
