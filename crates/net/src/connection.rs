@@ -1,5 +1,6 @@
 //! One connection of a hub: its state, and the table of all connections.
 
+use crate::Reason;
 use crate::channel::Channel;
 use crate::input::Input;
 use crate::output::{Flushed, Output};
@@ -8,7 +9,7 @@ use duramen_wire::native::codec::{Handshake, Role};
 use rustix::event::epoll::EventFlags;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Identifies a connection of a hub; a hub never uses an id twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,6 +88,26 @@ impl Connection {
     pub fn unsent_bytes(&self) -> usize {
         let encrypted = self.channel.as_ref().map_or(0, Channel::unsent_bytes);
         encrypted + self.output.bytes()
+    }
+
+    /// Reason to close it now, because it is late.
+    pub fn is_late(&self, now: Instant) -> Option<Reason> {
+        let (until, reason) = match self.phase {
+            Phase::Open => return None,
+            Phase::Connecting { until } => {
+                (until, Reason::Unreachable("it takes too long".to_owned()))
+            }
+            Phase::Hello { until } => (until, Reason::TimedOut("prove itself")),
+            Phase::Closing { until } => (until, Reason::Here),
+        };
+        (until <= now).then_some(reason)
+    }
+
+    /// It is open and has taken nothing for longer than `patience`.
+    pub fn is_stalled(&self, patience: Duration, now: Instant) -> bool {
+        self.phase == Phase::Open
+            && self.unsent_bytes() > 0
+            && now.saturating_duration_since(self.moved) > patience
     }
 
     /// Sends as much as the socket takes.
@@ -181,7 +202,10 @@ impl Table {
             .is_some_and(|found| found.is_theirs() && !is_proved(&found.side))
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Connection> {
-        self.slots.iter().flatten().map(|connection| &**connection)
+    /// The connections for which this is so.
+    pub fn find(&self, which: impl Fn(&Connection) -> bool) -> Vec<ConnectionId> {
+        let all = self.slots.iter().flatten();
+        let found = all.filter(|connection| which(connection));
+        found.map(|connection| connection.id).collect()
     }
 }

@@ -1,10 +1,18 @@
 //! The hub: all connections of one thread, and their events.
+//!
+//! The hub passes each event to the component that it concerns, and the component's answer to the
+//! next one. [`Listeners`] has the listening sockets, [`Table`] the connections, [`Handshakes`]
+//! what new ones have to prove, [`Traffic`] their bytes, [`Links`] what this side opens, [`Poller`]
+//! what the system watches, [`Timers`] what is due, [`Complaints`] the faults of peers.
 
+mod complaints;
 mod event;
+mod handshakes;
+mod listeners;
 mod options;
-mod secure;
+mod poller;
+mod timers;
 mod traffic;
-mod wait;
 
 pub use event::{Event, Incoming};
 pub use options::{Limits, Options};
@@ -12,89 +20,56 @@ pub use options::{Limits, Options};
 use crate::channel::Channel;
 use crate::connection::{Connection, ConnectionId, Phase, Side, Table};
 use crate::handle::Handle;
-use crate::input::{Buffers, Input};
-use crate::link::{Link, Links, Moving, State};
-use crate::output::Payload;
-use crate::quiet::Quiet;
+use crate::input::Input;
+use crate::link::{Links, Moving, Next};
+use crate::output::{Output, Payload};
 use crate::resolve::Resolver;
 use crate::{Reason, socket};
+use complaints::Complaints;
 use duramen_base::ids::ClusterId;
-use duramen_wire::native::codec::{Credentials, Handshake, Role, fresh_nonce};
-use rustix::event::epoll::{self, EventData, EventFlags};
+use duramen_tls::Description;
+use duramen_wire::native::codec::Role;
+use handshakes::{Goodbye, Greeting, Handshakes, Step};
+use listeners::{Caller, Listeners};
+use poller::{Poller, Source};
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use rustix::time::Timespec;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use wait::Waits;
+use timers::{Timer, Timers};
+use traffic::{Records, Traffic};
 
-const BELL: u64 = u64::MAX;
-/// Numbers of listeners count down from here.
-const LISTENER: u64 = u64::MAX - 1;
-const LISTENERS_MAX: usize = 64;
-const EVENTS_MAX: usize = 256;
 /// Maximum connections accepted from a listener in one round.
 const ACCEPTS_MAX: usize = 64;
 const SWEEP: Duration = Duration::from_secs(1);
-/// Time that a refused peer has to read the reason.
-const GOODBYE: Duration = Duration::from_secs(1);
 /// Time for one address of a name to connect, if there are others to try [RFC 8305 §5].
 const ADDRESS_PATIENCE: Duration = Duration::from_millis(250);
-/// Time for the lookup of a name, if there is the address of the last valid hello to use instead.
-const LOOKUP_PATIENCE: Duration = Duration::from_millis(500);
 /// Time for TLS handshakes in a round: a few of their steps, each of which takes up to 0.4 ms. So a
 /// ping waits no longer than a round of the node may take.
 const SHAKE_TIME: Duration = Duration::from_millis(1);
 /// Pause of accepting when the system has no descriptors left.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// The address of peers on Unix sockets, which have none.
-const LOCAL_PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Timer {
-    Connection(u64),
-    Link(usize),
-    Lookup(usize),
-    Accept,
-    Sweep,
-}
-
-struct Listener {
-    fd: OwnedFd,
-    is_resting: bool,
-    is_local: bool,
-}
-
 /// All connections of one thread: see the crate's documentation.
 pub struct Hub<M> {
-    options: Options,
-    epoll: OwnedFd,
+    limits: Limits,
+    resolve: fn(&str) -> std::io::Result<Vec<SocketAddr>>,
     handle: Handle<M>,
-    /// Before `listeners`: a socket's file is removed while the ports are still taken, so that it
-    /// is not the file of the next process on these ports.
-    socket_files: Vec<SocketFile>,
-    listeners: Vec<Listener>,
+    listeners: Listeners,
     table: Table,
+    handshakes: Handshakes,
+    traffic: Traffic,
     links: Links,
-    buffers: Buffers,
-    /// TLS records are received into this if a connection's own buffer has too little room.
-    room: Vec<u8>,
     resolver: Resolver,
-    timers: BinaryHeap<Reverse<(Instant, Timer)>>,
-    dirty: Vec<ConnectionId>,
-    /// Connections whose openers had not proved themselves, oldest first; some have proved
-    /// themselves since, or are gone.
-    strangers: VecDeque<ConnectionId>,
+    poller: Poller,
+    timers: Timers,
+    complaints: Complaints,
     /// Events that occurred outside of `poll`.
     pending: Vec<Event<M>>,
-    quiet: Quiet,
-    waits: Waits,
     now: Instant,
 }
 
@@ -102,33 +77,25 @@ impl<M: Send + 'static> Hub<M> {
     /// # Errors
     /// The process has no descriptors left.
     pub fn new(options: Options) -> std::io::Result<Hub<M>> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let handle = Handle::new()?;
-        epoll::add(
-            &epoll,
-            handle.bell(),
-            EventData::new_u64(BELL),
-            EventFlags::IN,
-        )?;
         let now = Instant::now();
+        let mut timers = Timers::default();
+        timers.set(now + SWEEP, Timer::Sweep);
         Ok(Hub {
-            options,
-            epoll,
-            handle,
-            socket_files: Vec::new(),
-            listeners: Vec::new(),
+            limits: options.limits,
+            resolve: options.resolve,
+            listeners: Listeners::default(),
             table: Table::default(),
-            links: Links::default(),
-            buffers: Buffers::default(),
-            room: Vec::new(),
+            handshakes: Handshakes::new(&options),
+            traffic: Traffic::default(),
+            links: Links::new(options.limits.retry_min, options.limits.retry_max),
             resolver: Resolver::default(),
-            timers: BinaryHeap::from([Reverse((now + SWEEP, Timer::Sweep))]),
-            dirty: Vec::new(),
-            strangers: VecDeque::new(),
+            poller: Poller::new(handle.bell())?,
+            timers,
+            complaints: Complaints::new(now, options.offences, options.tls_failures),
             pending: Vec::new(),
-            quiet: Quiet::new(now),
-            waits: Waits::default(),
             now,
+            handle,
         })
     }
 
@@ -139,57 +106,60 @@ impl<M: Send + 'static> Hub<M> {
 
     /// Sets how long [`poll`](Self::poll) may spin before it sleeps, while that pays.
     pub fn set_longest_spin(&mut self, longest: Duration) {
-        self.waits.longest_spin = longest;
+        self.poller.set_longest_spin(longest);
     }
 
     /// Counts an invalid message of a peer ([`Options::offences`]). The hub itself counts hellos
     /// and frames, even those that it does not log.
     pub fn offended(&self) {
-        self.options.offences.fetch_add(1, Ordering::Relaxed);
+        self.complaints.offended();
     }
 
     /// See [`Options::offences`].
     pub fn shared_offences(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.options.offences)
+        Arc::clone(self.complaints.offences())
     }
 
     /// See [`Options::offences`].
     pub fn offences(&self) -> u64 {
-        self.options.offences.load(Ordering::Relaxed)
+        self.complaints.offences().load(Ordering::Relaxed)
     }
 
     /// See [`Options::tls_failures`].
     pub fn tls_failures(&self) -> u64 {
-        self.options.tls_failures.load(Ordering::Relaxed)
+        self.complaints.tls_failures()
     }
 
     /// See [`Options::cluster_id`].
     pub fn cluster_id(&self) -> ClusterId {
-        self.options.cluster_id
+        self.handshakes.cluster_id()
+    }
+
+    /// The certificate of the other side of a connection; `None`: it has no TLS, or is gone.
+    pub fn peer_certificate(&mut self, connection: ConnectionId) -> Option<Description> {
+        self.table.get_mut(connection)?.channel.as_ref()?.peer()
     }
 
     /// Sets the id of this side's cluster. Closes connections whose other side has sent another id.
     pub fn set_cluster_id(&mut self, id: ClusterId) {
-        self.options.cluster_id = id;
-        self.close_all(|connection| id.contradicts(connection.cluster_id));
+        self.handshakes.set_cluster_id(id);
+        for connection in self.table.find(|found| id.contradicts(found.cluster_id)) {
+            self.close_because(connection, Reason::Here);
+        }
     }
 
     /// Closes the connections of servers that connected when this side had another id, or none:
     /// they connect again, and get the id.
     pub fn greet_again(&mut self) {
-        let id = self.options.cluster_id;
-        self.close_all(|connection| match connection.side {
+        let id = self.handshakes.cluster_id();
+        let is_older = |found: &Connection| match found.side {
             Side::Theirs { role, .. } => {
-                connection.told_id != id && role.is_some_and(|role| role != Role::Client)
+                found.told_id != id && role.is_some_and(|role| role != Role::Client)
             }
             Side::Ours { .. } => false,
-        });
-    }
-
-    fn close_all(&mut self, which: impl Fn(&Connection) -> bool) {
-        let found = self.table.iter().filter(|connection| which(connection));
-        for id in found.map(|connection| connection.id).collect::<Vec<_>>() {
-            self.close_because(id, Reason::Here);
+        };
+        for connection in self.table.find(is_older) {
+            self.close_because(connection, Reason::Here);
         }
     }
 
@@ -199,9 +169,7 @@ impl<M: Send + 'static> Hub<M> {
     /// # Errors
     /// The address is in use, or does not belong to this machine.
     pub fn listen(&mut self, address: SocketAddr) -> std::io::Result<SocketAddr> {
-        let (fd, address) = socket::listen(address)?;
-        self.add_listener(fd, false)?;
-        Ok(address)
+        self.listeners.listen(&self.poller, address)
     }
 
     /// Accepts clients at this path, by a Unix socket that only this user may open. The file is
@@ -210,21 +178,7 @@ impl<M: Send + 'static> Hub<M> {
     /// # Errors
     /// The path is too long, in use, or not in a directory that this process may write to.
     pub fn listen_locally(&mut self, path: &Path) -> std::io::Result<()> {
-        let fd = socket::listen_locally(path)?;
-        self.socket_files.push(SocketFile(path.to_owned()));
-        self.add_listener(fd, true)
-    }
-
-    fn add_listener(&mut self, fd: OwnedFd, is_local: bool) -> std::io::Result<()> {
-        assert!(self.listeners.len() < LISTENERS_MAX, "a few listeners");
-        let data = EventData::new_u64(LISTENER - self.listeners.len() as u64);
-        epoll::add(&self.epoll, &fd, data, EventFlags::IN)?;
-        self.listeners.push(Listener {
-            fd,
-            is_resting: false,
-            is_local,
-        });
-        Ok(())
+        self.listeners.listen_locally(&self.poller, path)
     }
 
     /// Sends a question to `address` (`host:port`), on a connection with the role `role`. `request`
@@ -238,60 +192,24 @@ impl<M: Send + 'static> Hub<M> {
         payload: Payload,
         encode: impl FnOnce(&mut Vec<u8>),
     ) {
-        let number = self.links.find(address, role, self.now);
-        let limit = self.options.limits.output_bytes;
-        let link = self.links.get_mut(number);
-        let output = match link.state {
-            State::Open(id) => {
-                let connection = self.table.get_mut(id).expect("an open link has one");
-                &mut connection.output
-            }
-            _ => &mut link.queue,
-        };
-        let before = output.bytes();
-        output.push(payload, encode);
-        let bytes = output.bytes();
-        link.asked(request, bytes - before);
-        match link.state {
-            State::Open(id) | State::Opening(id) if bytes > limit => {
-                self.close_because(id, Reason::Slow);
-            }
-            State::Open(id) => self.soil(id),
-            State::Resolving | State::Waiting if bytes > limit => {
-                self.link_broke(number, Reason::Slow);
-            }
-            State::Opening(_) | State::Resolving | State::Waiting => {}
-            State::Idle => {
-                link.state = State::Waiting;
-                let retry = link.retry;
-                if retry <= self.now {
-                    self.open_link(number);
-                } else {
-                    self.timers.push(Reverse((retry, Timer::Link(number))));
-                }
-            }
-        }
+        let link = self.links.find(address, role, self.now);
+        let bounds = (self.limits.output_bytes, self.now);
+        let push = |output: &mut Output| output.push(payload, encode);
+        let next = self.links.ask(link, request, bounds, &mut self.table, push);
+        self.follow(link, next);
     }
 
     /// The open questions for which their link has moved something since the last call: it has
     /// received bytes, or the other side's system has taken more of the bytes up to the question's
     /// end. Such a question is not lost; a repetition would only be one more behind it.
     pub fn moving(&mut self) -> Vec<Moving> {
-        let mut found = Vec::new();
-        for link in self.links.asking() {
-            if let State::Open(id) = link.state {
-                let connection = self.table.get_mut(id).expect("an open link has one");
-                let unsent = connection.unsent_bytes();
-                link.moving(unsent + socket::unacknowledged(&connection.fd), &mut found);
-            }
-        }
-        found
+        self.links.moving(&mut self.table)
     }
 
     /// Gives up a question: its answer is dropped if it arrives.
     pub fn forget(&mut self, address: &str, role: Role, request: u64) {
         let link = self.links.find(address, role, self.now);
-        self.links.get_mut(link).outstanding.remove(&request);
+        self.links.forget(link, request);
     }
 
     /// Answers a question. Does nothing if the sender of the question is gone.
@@ -301,19 +219,16 @@ impl<M: Send + 'static> Hub<M> {
         payload: Payload,
         encode: impl FnOnce(&mut Vec<u8>),
     ) {
-        let limit = self.options.limits.output_bytes;
-        let Some(found) = self.table.get_mut(connection) else {
+        let found = self.table.get_mut(connection);
+        let Some(found) = found.filter(|found| found.phase == Phase::Open) else {
             return;
         };
-        if found.phase != Phase::Open {
-            return;
-        }
         found.unanswered = found.unanswered.saturating_sub(1);
         found.output.push(payload, encode);
-        if found.unsent_bytes() > limit {
+        if found.unsent_bytes() > self.limits.output_bytes {
             self.close_because(connection, Reason::Slow);
         } else {
-            self.soil(connection);
+            self.traffic.soil(found, self.now);
         }
     }
 
@@ -324,12 +239,9 @@ impl<M: Send + 'static> Hub<M> {
 
     /// Ends the links to this address, because its server is known to be gone.
     pub fn close_links(&mut self, address: &str) {
-        for number in self.links.to(address) {
-            match self.links.get_mut(number).state {
-                State::Idle => {}
-                State::Opening(id) | State::Open(id) => self.close_because(id, Reason::Here),
-                State::Waiting | State::Resolving => self.link_broke(number, Reason::Here),
-            }
+        for link in self.links.to(address) {
+            let next = self.links.end(link, self.now);
+            self.follow(link, next);
         }
     }
 
@@ -365,276 +277,451 @@ impl<M: Send + 'static> Hub<M> {
     /// events.
     pub fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event<M>>) {
         self.now = Instant::now();
-        self.flush_dirty();
-        let mut ready = Vec::with_capacity(EVENTS_MAX);
-        let timeout = self.timeout(timeout);
-        self.waits.wait(&self.epoll, &mut ready, timeout);
+        for id in self.traffic.take_dirty() {
+            if let Some(connection) = self.table.get_mut(id) {
+                connection.is_dirty = false;
+                self.flush(id);
+            }
+        }
+        let timeout = match self.pending.is_empty() {
+            true => timeout,
+            false => Some(Duration::ZERO),
+        };
+        let ready = self.poller.wait(self.timers.timeout(timeout, self.now));
         self.now = Instant::now();
         let (mut is_told, mut shaking) = (false, Vec::new());
         for event in &ready {
-            let (data, flags) = (event.data.u64(), event.flags);
-            if data == BELL {
-                is_told = true;
-            } else if data > LISTENER - LISTENERS_MAX as u64 {
-                self.accept((LISTENER - data) as usize);
-            } else if self.shakes_hands(ConnectionId(data)) {
-                shaking.push((ConnectionId(data), flags));
-            } else {
-                self.happened(ConnectionId(data), flags);
+            match Source::of(event) {
+                Source::Bell => is_told = true,
+                Source::Listener(number) => self.accept(number),
+                Source::Connection(id) => {
+                    let connection = self.table.get_mut(id);
+                    match connection.is_some_and(|it| self.handshakes.may_take_long(it)) {
+                        true => shaking.push((id, event.flags)),
+                        false => self.happened(id, event.flags),
+                    }
+                }
             }
         }
         self.shake_hands(&shaking);
         if is_told {
             let told = self.handle.take();
             self.pending.extend(told.into_iter().map(Event::Mail));
-            for (link, address) in self.resolver.take() {
-                self.resolved(link, address);
+            for (link, addresses) in self.resolver.take() {
+                let next = self.links.resolved(link, addresses, self.now);
+                self.follow(link, next);
             }
         }
-        self.fire_timers();
+        while let Some((at, timer)) = self.timers.take_due(self.now) {
+            self.is_due(at, timer);
+        }
         events.append(&mut self.pending);
     }
 
-    fn timeout(&mut self, wanted: Option<Duration>) -> Option<Timespec> {
-        let timer = self.timers.peek().map(|Reverse((at, _))| {
-            let left = at.saturating_duration_since(self.now);
-            left + Duration::from_micros(50)
-        });
-        let least = if self.pending.is_empty() {
-            wanted.into_iter().chain(timer).min()
-        } else {
-            Some(Duration::ZERO)
-        };
-        least.and_then(|least| Timespec::try_from(least).ok())
+    /// net::W7: handles these events for [`SHAKE_TIME`], at least one. The others are not lost: the
+    /// system reports them again in the next round, behind those that it has not reported yet.
+    fn shake_hands(&mut self, events: &[(ConnectionId, EventFlags)]) {
+        let begun = Instant::now();
+        for (id, flags) in events {
+            self.happened(*id, *flags);
+            if begun.elapsed() >= SHAKE_TIME {
+                return;
+            }
+        }
     }
 
-    // --- accepting
+    fn is_due(&mut self, at: Instant, timer: Timer) {
+        match timer {
+            Timer::Connection(id) => {
+                let late = self.table.get_mut(id);
+                if let Some(reason) = late.and_then(|connection| connection.is_late(self.now)) {
+                    self.close_because(id, reason);
+                }
+            }
+            Timer::Link(link) => {
+                let next = self.links.open_again(link, at, self.now);
+                self.follow(link, next);
+            }
+            Timer::Lookup(link) => {
+                let next = self.links.lookup_is_late(link, at, self.now);
+                self.follow(link, next);
+            }
+            Timer::Accept => self.listeners.go_on(&self.poller),
+            Timer::Sweep => {
+                self.timers.set(self.now + SWEEP, Timer::Sweep);
+                self.links.sweep(self.now);
+                self.traffic.sweep();
+                let (patience, now) = (self.limits.patience, self.now);
+                for id in self
+                    .table
+                    .find(|connection| connection.is_stalled(patience, now))
+                {
+                    self.close_because(id, Reason::TimedOut("take what was sent"));
+                }
+            }
+        }
+    }
+
+    // --- new connections
 
     fn accept(&mut self, listener: usize) {
         for _ in 0..ACCEPTS_MAX {
-            match socket::accept(&self.listeners[listener].fd) {
-                Ok((fd, peer)) => {
-                    let is_local = self.listeners[listener].is_local;
-                    let peer = peer.or(is_local.then_some(LOCAL_PEER));
-                    let Some(peer) = peer else { continue };
-                    self.greet(fd, peer, is_local);
+            match self.listeners.accept(listener) {
+                Ok(caller) => {
+                    if let Some(caller) = caller {
+                        self.greet(caller);
+                    }
                 }
                 Err(Errno::AGAIN) => return,
-                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
                 Err(errno) => {
                     // No descriptors or no memory: the connection stays in the system's queue until
                     // there are some.
-                    if let Some(more) = self.quiet.says(self.now) {
-                        tracing::warn!(more, "cannot accept a connection: {errno}");
-                    }
-                    self.rest(listener, true);
-                    let at = self.now + ACCEPT_REST;
-                    self.timers.push(Reverse((at, Timer::Accept)));
+                    self.complaints.cannot_accept(errno, self.now);
+                    self.listeners.rest(&self.poller, listener);
+                    self.timers.set(self.now + ACCEPT_REST, Timer::Accept);
                     return;
                 }
             }
         }
     }
 
-    fn rest(&mut self, listener: usize, rests: bool) {
-        let data = EventData::new_u64(LISTENER - listener as u64);
-        let flags = if rests {
-            EventFlags::empty()
-        } else {
-            EventFlags::IN
+    fn greet(&mut self, caller: Caller) {
+        let Caller { fd, peer, is_local } = caller;
+        let Greeting { handshake, channel } = match self.handshakes.greet(is_local) {
+            Ok(greeting) => greeting,
+            Err(why) => return self.complaints.refused(peer, &why, self.now), // this closes it
         };
-        self.listeners[listener].is_resting = rests;
-        // This fails only for lack of kernel memory; then the next timer tries it again.
-        let _ = epoll::modify(&self.epoll, &self.listeners[listener].fd, data, flags);
-    }
-
-    /// Nothing is sent before the other side has sent something (handshake::S2).
-    fn greet(&mut self, fd: OwnedFd, peer: SocketAddr, is_local: bool) {
-        let nonce = match fresh_nonce() {
-            Ok(nonce) => nonce,
-            Err(error) => return self.warn(peer, &error.to_string()), // this closes it
-        };
-        let channel = match self.accept_tls(is_local) {
-            Ok(channel) => channel,
-            Err(why) => return self.warn(peer, &why), // this closes it
-        };
-        self.let_a_stranger_go();
-        socket::tune(&fd, self.options.limits.patience);
-        let until = self.now + self.options.limits.hello;
+        let most = self.limits.strangers;
+        if let Some((oldest, peer)) = self.handshakes.crowded_out(most, &mut self.table) {
+            let why = "it did not prove itself, and many others wait";
+            self.complaints.refused(peer, why, self.now);
+            self.close_because(oldest, Reason::Here);
+        }
+        socket::tune(&fd, self.limits.patience);
+        let until = self.now + self.limits.hello;
         let side = Side::Theirs { role: None, peer };
-        let input = Input::default();
         let phase = Phase::Hello { until };
-        let connection = self.table.add(fd, side, phase, input, self.now);
-        let handshake = Handshake::accept(self.options.role, nonce);
-        connection.handshake = Some(Box::new(handshake));
+        let connection = self.table.add(fd, side, phase, Input::default(), self.now);
+        connection.handshake = Some(handshake);
         connection.is_local = is_local;
         connection.channel = channel;
         let id = connection.id;
         if self.watch(id, EventFlags::IN) {
-            self.strangers.push_back(id);
-            self.timers.push(Reverse((until, Timer::Connection(id.0))));
+            self.handshakes.came(id);
+            self.timers.set(until, Timer::Connection(id));
         }
     }
 
-    /// Closes the oldest unproved connection if their maximum is reached: so strangers displace
-    /// only other strangers.
-    fn let_a_stranger_go(&mut self) {
-        let most = self.options.limits.strangers;
-        if self.strangers.len() < most {
-            return;
-        }
-        let table = &mut self.table;
-        self.strangers.retain(|id| table.is_stranger(*id));
-        if self.strangers.len() < most {
-            return;
-        }
-        if let Some(oldest) = self.strangers.pop_front() {
-            if let Some(Side::Theirs { peer, .. }) =
-                self.table.get_mut(oldest).map(|found| &found.side)
-            {
-                let peer = *peer;
-                self.warn(peer, "it did not prove itself, and many others wait");
-            }
-            self.close_because(oldest, Reason::Here);
-        }
-    }
-
-    // --- links
-
-    fn open_link(&mut self, number: usize) {
-        let link = self.links.get_mut(number);
-        let is_given = link.address.parse().ok().map(|address| vec![address]);
-        match is_given.or_else(|| link.take_found(self.now)) {
-            Some(addresses) => {
-                link.addresses.begin(addresses);
-                self.try_next(number);
-            }
-            None => {
-                link.state = State::Resolving;
-                let until = self.now + LOOKUP_PATIENCE;
-                link.lookup_until = until;
-                self.timers.push(Reverse((until, Timer::Lookup(number))));
-                if std::mem::replace(&mut link.is_looking_up, true) {
-                    return; // its answer is for this attempt too
-                }
-                let handle = self.handle.clone();
-                let address = link.address.clone();
-                let resolve = self.options.resolve;
-                self.resolver
-                    .look_up(number, address, resolve, move || handle.wake());
-            }
-        }
-    }
-
-    fn resolved(&mut self, number: usize, addresses: Result<Vec<SocketAddr>, String>) {
-        let Some(link) = self.links.try_get_mut(number) else {
-            return;
-        };
-        link.is_looking_up = false;
-        if link.state != State::Resolving {
-            if let Ok(addresses) = addresses // net::link::L1
-                && !link.addresses.learn(&addresses)
-            {
-                link.keep_found(self.now, addresses);
-            }
-            return;
-        }
-        match addresses {
-            Ok(addresses) => link.addresses.begin(addresses),
-            Err(reason) => {
-                if !link.addresses.begin_unknown(&reason) {
-                    return self.link_broke(number, Reason::Unreachable(reason));
+    /// Takes the next step for a link.
+    fn follow(&mut self, link: usize, next: Next) {
+        match next {
+            Next::Nothing => {}
+            Next::Send(id) => {
+                if let Some(connection) = self.table.get_mut(id) {
+                    self.traffic.soil(connection, self.now);
                 }
             }
-        }
-        self.try_next(number);
-    }
-
-    /// A lookup takes long: uses the last good address, if there is one (net::link::L1).
-    fn looks_up_long(&mut self, number: usize, at: Instant) {
-        let link = self.links.try_get_mut(number);
-        let is_late = |link: &&mut Link| link.state == State::Resolving && link.lookup_until <= at;
-        let Some(link) = link.filter(is_late) else {
-            return;
-        };
-        let reason = format!("`{}` could not be looked up in time", link.address);
-        if link.addresses.begin_unknown(&reason) {
-            self.try_next(number);
-        }
-    }
-
-    /// Connects to the next address of the link's name; the link is broken when none is left.
-    fn try_next(&mut self, number: usize) {
-        loop {
-            let link = self.links.get_mut(number);
-            let Some((address, has_more)) = link.addresses.next() else {
-                let reason = link.addresses.conclude();
-                return self.link_broke(number, reason);
-            };
-            match socket::connect(address) {
-                Ok(fd) => return self.connecting(number, fd, has_more),
-                Err(errno) => link.addresses.failed(not_connected(errno)),
+            Next::Close(id, reason) => self.close_because(id, reason),
+            Next::OpenAt(at) => self.timers.set(at, Timer::Link(link)),
+            Next::LookUp { until, address } => {
+                self.timers.set(until, Timer::Lookup(link));
+                if let Some(address) = address {
+                    let handle = self.handle.clone();
+                    self.resolver
+                        .look_up(link, address, self.resolve, move || handle.wake());
+                }
             }
+            Next::Connecting { fd, has_more } => self.connecting(link, fd, has_more),
+            Next::Broken(broken) => self.pending.push(broken.into()),
         }
     }
 
-    fn connecting(&mut self, number: usize, fd: OwnedFd, has_more: bool) {
+    fn connecting(&mut self, link: usize, fd: OwnedFd, has_more: bool) {
         let Limits {
             hello, patience, ..
-        } = self.options.limits;
+        } = self.limits;
         socket::tune(&fd, patience);
         let until = self.now
             + match has_more {
                 true => hello.min(ADDRESS_PATIENCE),
                 false => hello,
             };
-        let side = Side::Ours { link: number };
+        let side = Side::Ours { link };
         let phase = Phase::Connecting { until };
         let input = Input::default();
         let id = self.table.add(fd, side, phase, input, self.now).id;
-        self.links.get_mut(number).state = State::Opening(id);
+        self.links.opening(link, id);
         if self.watch(id, EventFlags::OUT) {
-            self.timers.push(Reverse((until, Timer::Connection(id.0))));
+            self.timers.set(until, Timer::Connection(id));
         }
     }
 
-    /// An address did not lead to the peer: tries the next one.
-    fn way_failed(&mut self, number: usize, reason: Reason) {
-        self.links.get_mut(number).addresses.failed(reason);
-        self.try_next(number);
+    // --- events on connections
+
+    fn happened(&mut self, id: ConnectionId, flags: EventFlags) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        if let Phase::Connecting { until } = connection.phase {
+            if let Err(errno) = socket::connected(&connection.fd) {
+                return self.close_because(id, socket::not_connected(errno));
+            }
+            if !flags.contains(EventFlags::OUT) {
+                return;
+            }
+            // An address that accepted the connection gets the full time for its hello.
+            let until = until.max(self.now + self.limits.hello);
+            connection.phase = Phase::Hello { until };
+            self.timers.set(until, Timer::Connection(id));
+            if let Side::Ours { link } = connection.side {
+                let peer = self.links.peer(link);
+                let step = self.handshakes.begin(connection, peer, &self.complaints);
+                self.take(id, step);
+            }
+            return;
+        }
+        if flags.contains(EventFlags::OUT) {
+            self.flush(id);
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            self.receive(id);
+        }
     }
 
-    fn link_broke(&mut self, number: usize, reason: Reason) {
-        let Limits {
-            retry_min,
-            retry_max,
-            ..
-        } = self.options.limits;
-        let link = self.links.get_mut(number);
-        let requests = link.broke(self.now, retry_min, retry_max);
-        self.pending.push(Event::Unanswered {
-            address: link.address.clone(),
-            role: link.role,
-            requests,
-            reason,
-        });
+    fn receive(&mut self, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        // Further bytes of a refused peer are not even decrypted.
+        let is_closing = matches!(connection.phase, Phase::Closing { .. });
+        if connection.channel.is_some() && !is_closing {
+            return self.receive_records(id);
+        }
+        match self.traffic.receive(connection) {
+            Ok(true) => {
+                self.links.has_received(&connection.side);
+                self.received(id);
+            }
+            Ok(false) => {}
+            Err(reason) => self.close_because(id, reason),
+        }
     }
-}
 
-/// The file of a Unix socket; removed when dropped.
-struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // It fails only if a person has removed it.
-        let _ = std::fs::remove_file(&self.0);
+    fn receive_records(&mut self, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let is_open = connection.phase == Phase::Open;
+        match self.traffic.receive_records(connection) {
+            Records::Nothing => {}
+            Records::End => self.close_because(id, Reason::Ended),
+            Records::Failed(error) => {
+                let step = self.handshakes.failed(connection, error, &self.complaints);
+                self.take(id, step);
+            }
+            Records::InPlace => {
+                self.links.has_received(&connection.side);
+                self.received(id);
+            }
+            Records::Aside(bytes, room) => {
+                self.links.has_received(&connection.side);
+                self.feed(id, is_open, &room[..bytes]);
+                self.traffic.give_back(room);
+            }
+        }
     }
-}
 
-/// Reason why a socket could not be connected.
-fn not_connected(errno: Errno) -> Reason {
-    match errno {
-        Errno::CONNREFUSED => Reason::NobodyListens,
-        _ => Reason::Unreachable(errno.to_string()),
+    /// Puts decrypted bytes into the connection's input. Those of a stranger all at once: behind
+    /// its last proof there may be frames, which go with the connection to another thread.
+    fn feed(&mut self, id: ConnectionId, is_open: bool, mut bytes: &[u8]) {
+        if !is_open {
+            if let Some(connection) = self.table.get_mut(id) {
+                let role = |link| self.links.peer(link).1;
+                let step = handshakes::note_opened(connection, role, &self.complaints);
+                self.take(id, step);
+            }
+            if let Some(connection) = self.table.get_mut(id)
+                && !bytes.is_empty()
+            {
+                connection.input.append(bytes);
+                self.received(id);
+            }
+            return self.flush(id);
+        }
+        while let Some(connection) = self.table.get_mut(id)
+            && !bytes.is_empty()
+        {
+            self.traffic.fill(connection, &mut bytes);
+            self.received(id);
+        }
+    }
+
+    /// Bytes of the other side are in the connection's input.
+    fn received(&mut self, id: ConnectionId) {
+        let is_full = self.table.proved() >= self.limits.connections;
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        match connection.phase {
+            Phase::Closing { .. } => connection.input = Input::default(),
+            Phase::Hello { .. } => {
+                let step = self.handshakes.go_on(connection, is_full, &self.complaints);
+                self.take(id, step);
+            }
+            Phase::Open => self.cut_frames(id),
+            Phase::Connecting { .. } => {}
+        }
+    }
+
+    /// Takes the next step for a connection that shakes hands.
+    fn take(&mut self, id: ConnectionId, step: Step) {
+        match step {
+            Step::Nothing => {}
+            Step::Send => self.flush(id),
+            Step::Close(reason) => self.close_because(id, reason),
+            Step::Accept { role, peer } => {
+                self.table.prove(id, role);
+                self.pending.push(Event::Accepted {
+                    connection: id,
+                    role,
+                    peer,
+                });
+                self.cut_frames(id);
+            }
+            Step::HandOver { role, peer } => self.hand_over(id, role, peer),
+            Step::Linked(link) => {
+                let queued = self.links.opened(link, id);
+                if let Some(connection) = self.table.get_mut(id) {
+                    connection.output.append(queued);
+                    self.traffic.soil(connection, self.now);
+                }
+                self.cut_frames(id);
+            }
+            Step::Goodbye(goodbye) => self.say_goodbye(id, goodbye),
+        }
+    }
+
+    /// Sends the reason to a refused peer, and gives it some time to read it.
+    fn say_goodbye(&mut self, id: ConnectionId, goodbye: Goodbye) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let Goodbye {
+            peer,
+            why,
+            foreign,
+            time,
+        } = goodbye;
+        let until = self.now + time;
+        connection.phase = Phase::Closing { until };
+        self.timers.set(until, Timer::Connection(id));
+        self.flush(id);
+        match foreign {
+            Some((role, cluster_id)) => self.pending.push(Event::Foreign {
+                peer,
+                role,
+                cluster_id,
+            }),
+            None => self.complaints.refused(peer, &why, self.now),
+        }
+    }
+
+    fn hand_over(&mut self, id: ConnectionId, role: Role, peer: SocketAddr) {
+        let Some(connection) = self.table.take(id) else {
+            return;
+        };
+        // A connection dropped here leaves the epoll instance when its descriptor is closed.
+        if connection.unsent_bytes() > 0 {
+            let why = "it does not take its part of the handshake";
+            return self.complaints.refused(peer, why, self.now);
+        }
+        if self.poller.unwatch(&connection.fd).is_ok() {
+            let incoming = Incoming::of(*connection, role, peer);
+            self.pending.push(Event::Handed(incoming));
+        }
+    }
+
+    // --- frames
+
+    fn cut_frames(&mut self, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let (messages, cut) = self.traffic.cut(connection, &self.limits);
+        for message in messages {
+            let is_answer = message.header().reply;
+            let heard = match connection.side {
+                Side::Ours { link } if is_answer => self.links.answered(link, &message),
+                Side::Theirs { .. } if !is_answer => Ok(true),
+                _ => Err(Reason::Direction),
+            };
+            match heard {
+                Ok(true) => self.pending.push(Event::of(connection, message)),
+                Ok(false) => {}
+                Err(reason) => return self.close_because(id, reason),
+            }
+        }
+        match cut {
+            Ok(()) => self.poller.update(connection, &self.limits),
+            Err(error) => self.close_because(id, error.into()),
+        }
+    }
+
+    // --- sending, watching, ending
+
+    fn flush(&mut self, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        match traffic::flush(connection, self.now) {
+            Ok(()) => self.poller.update(connection, &self.limits),
+            Err(reason) => self.close_because(id, reason),
+        }
+    }
+
+    /// Starts to watch a new connection; `false`: it is closed for lack of kernel memory.
+    fn watch(&mut self, id: ConnectionId, interest: EventFlags) -> bool {
+        let Some(connection) = self.table.get_mut(id) else {
+            return false;
+        };
+        let added = self.poller.watch(connection, interest);
+        if let Err(errno) = added {
+            self.close_because(id, Reason::Broken(errno.to_string()));
+        }
+        added.is_ok()
+    }
+
+    fn close_because(&mut self, id: ConnectionId, reason: Reason) {
+        let Some(connection) = self.table.take(id) else {
+            return;
+        };
+        match connection.side {
+            Side::Ours { link } => {
+                let was_open = connection.phase == Phase::Open;
+                let reason = match reason {
+                    Reason::Ended | Reason::Reset | Reason::Broken(_) if !was_open => {
+                        Reason::NoHello
+                    }
+                    other => other,
+                };
+                let is_tls = matches!(reason, Reason::Tls(_));
+                let is_urgent = is_tls && self.links.may_complain(link, self.now);
+                let (address, _) = self.links.peer(link);
+                self.complaints.lost(address, &reason, is_urgent, self.now);
+                let next = self.links.lost(link, was_open, reason, self.now);
+                self.follow(link, next);
+            }
+            Side::Theirs {
+                role: Some(_),
+                peer,
+            } => {
+                self.complaints.closed(peer, &reason, self.now);
+                self.pending.push(Event::Closed {
+                    connection: id,
+                    reason,
+                });
+            }
+            Side::Theirs { role: None, .. } => {}
+        }
     }
 }

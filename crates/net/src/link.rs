@@ -8,18 +8,23 @@
 //!   under way, or for the next one: each attempt may give up before its own lookup ends.
 
 use crate::Reason;
-use crate::connection::ConnectionId;
+use crate::connection::{ConnectionId, Side, Table};
+use crate::input::Message;
 use crate::output::Output;
-use duramen_wire::native::codec::Role;
+use crate::socket::{self, not_connected};
+use duramen_wire::native::codec::{Reply, Role, Trouble, decode_reply};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// An unused link is dropped after this time.
 const IDLE: Duration = Duration::from_secs(60);
 /// The result of a lookup that no attempt waited for is used within this time.
 const FOUND: Duration = Duration::from_secs(10);
+/// Time for the lookup of a name, if there is the address of the last valid hello to use instead.
+const LOOKUP_PATIENCE: Duration = Duration::from_millis(500);
 /// A certificate that is not accepted is logged again after this time.
 const COMPLAIN_AGAIN: Duration = Duration::from_secs(10);
 /// Most addresses of dropped links that are kept: more than all servers of a cluster.
@@ -34,7 +39,7 @@ pub struct Moving {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+enum State {
     /// Opened by the next question, but not before `retry`.
     Idle,
     /// Questions wait until `retry`.
@@ -46,9 +51,44 @@ pub(crate) enum State {
     Open(ConnectionId),
 }
 
+/// The next step for a link, which the hub takes.
+#[derive(Debug)]
+#[must_use]
+pub(crate) enum Next {
+    Nothing,
+    /// Output was queued on its connection.
+    Send(ConnectionId),
+    Close(ConnectionId, Reason),
+    /// It is opened again at this time ([`Links::open_again`]).
+    OpenAt(Instant),
+    /// The attempt waits until then for the lookup of its name ([`Links::lookup_is_late`]), which
+    /// is to be begun for this address, if there is one.
+    LookUp {
+        until: Instant,
+        address: Option<String>,
+    },
+    /// A connection to one of its addresses was begun ([`Links::opening`]). `has_more`: others are
+    /// left to try.
+    Connecting {
+        fd: OwnedFd,
+        has_more: bool,
+    },
+    Broken(Broken),
+}
+
+/// A link that broke or could not be opened.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub address: String,
+    pub role: Role,
+    /// The questions that get no answer.
+    pub requests: Vec<u64>,
+    pub reason: Reason,
+}
+
 /// The addresses of a link's name, which are tried one after another.
 #[derive(Debug, Default)]
-pub(crate) struct Addresses {
+struct Addresses {
     /// The address of the last valid hello of the other side.
     good: Option<SocketAddr>,
     left: VecDeque<SocketAddr>,
@@ -61,7 +101,7 @@ pub(crate) struct Addresses {
 
 impl Addresses {
     /// Starts a new attempt, at the address of the last valid hello.
-    pub fn begin(&mut self, mut addresses: Vec<SocketAddr>) {
+    fn begin(&mut self, mut addresses: Vec<SocketAddr>) {
         addresses.sort_by_key(|address| Some(*address) != self.good);
         self.left = addresses.into();
         self.trying = None;
@@ -71,14 +111,14 @@ impl Addresses {
 
     /// As [`begin`](Self::begin), at the address of the last valid hello alone, because the name
     /// cannot be looked up. False: there is no such address.
-    pub fn begin_unknown(&mut self, reason: &str) -> bool {
+    fn begin_unknown(&mut self, reason: &str) -> bool {
         self.begin(Vec::from_iter(self.good));
         self.unknown = Some(reason.to_owned());
         self.good.is_some()
     }
 
     /// The lookup that this attempt did not wait for has ended. False: the attempt had waited.
-    pub fn learn(&mut self, addresses: &[SocketAddr]) -> bool {
+    fn learn(&mut self, addresses: &[SocketAddr]) -> bool {
         if self.unknown.take().is_none() {
             return false;
         }
@@ -91,23 +131,23 @@ impl Addresses {
     }
 
     /// The next address, and whether more follow.
-    pub fn next(&mut self) -> Option<(SocketAddr, bool)> {
+    fn next(&mut self) -> Option<(SocketAddr, bool)> {
         self.trying = self.left.pop_front();
         self.trying.map(|address| (address, !self.left.is_empty()))
     }
 
-    pub fn failed(&mut self, reason: Reason) {
+    fn failed(&mut self, reason: Reason) {
         self.failed
             .extend(self.trying.take().map(|address| (address, reason)));
     }
 
-    pub fn succeeded(&mut self) {
+    fn succeeded(&mut self) {
         self.good = self.trying.take();
     }
 
     /// Reason why the attempt failed. `NobodyListens`, if all addresses refused, or the one at
     /// which the peer was last: of the others it is not known whether the peer ever listens there.
-    pub fn conclude(&mut self) -> Reason {
+    fn conclude(&mut self) -> Reason {
         let failed = std::mem::take(&mut self.failed);
         if let Some(reason) = self.unknown.take() {
             return Reason::Unreachable(reason); // L1
@@ -129,31 +169,31 @@ impl Addresses {
 }
 
 #[derive(Debug)]
-pub(crate) struct Link {
-    pub address: String,
-    pub role: Role,
-    pub state: State,
-    pub addresses: Addresses,
+struct Link {
+    address: String,
+    role: Role,
+    state: State,
+    addresses: Addresses,
     /// A lookup of its name has not ended.
-    pub is_looking_up: bool,
+    is_looking_up: bool,
     /// The result of a lookup that ended between two attempts.
     found: Option<(Instant, Vec<SocketAddr>)>,
     /// Until then the attempt waits for it, if it could do without.
-    pub lookup_until: Instant,
+    lookup_until: Instant,
     /// Output that waits for the other side's hello.
-    pub queue: Output,
+    queue: Output,
     /// Questions that were sent and are not answered. Each with the end of its bytes in the link's
     /// stream.
-    pub outstanding: BTreeMap<u64, u64>,
+    outstanding: BTreeMap<u64, u64>,
     /// The bytes of all questions since the last break.
-    pub asked_bytes: u64,
+    asked_bytes: u64,
     /// As many of them as the other side's system had acknowledged at the last look, and whether
     /// bytes have arrived since then ([`Hub::moving`](crate::Hub::moving)).
-    pub taken_bytes: u64,
-    pub has_received: bool,
+    taken_bytes: u64,
+    has_received: bool,
     /// Consecutive attempts without any answer.
     failures: u32,
-    pub retry: Instant,
+    retry: Instant,
     /// When TLS failed and that was logged.
     complained: Option<Instant>,
     used: Instant,
@@ -161,7 +201,7 @@ pub(crate) struct Link {
 
 impl Link {
     /// A question of so many bytes was queued.
-    pub fn asked(&mut self, request: u64, bytes: usize) {
+    fn asked(&mut self, request: u64, bytes: usize) {
         if self.outstanding.is_empty() {
             self.has_received = false; // those were for others
         }
@@ -171,7 +211,7 @@ impl Link {
 
     /// The questions for which the link has moved something since the last look. `waiting`: bytes
     /// that the other side's system has not acknowledged yet.
-    pub fn moving(&mut self, waiting: usize, found: &mut Vec<Moving>) {
+    fn moving(&mut self, waiting: usize, found: &mut Vec<Moving>) {
         let taken_bytes = self.asked_bytes.saturating_sub(waiting as u64);
         let before = std::mem::replace(&mut self.taken_bytes, taken_bytes);
         let has_received = std::mem::take(&mut self.has_received);
@@ -186,32 +226,18 @@ impl Link {
     }
 
     /// Keeps the result of a lookup for the next attempt.
-    pub fn keep_found(&mut self, now: Instant, addresses: Vec<SocketAddr>) {
+    fn keep_found(&mut self, now: Instant, addresses: Vec<SocketAddr>) {
         self.found = Some((now, addresses));
     }
 
-    pub fn take_found(&mut self, now: Instant) -> Option<Vec<SocketAddr>> {
+    fn take_found(&mut self, now: Instant) -> Option<Vec<SocketAddr>> {
         let found = self.found.take();
         let recent = found.filter(|(at, _)| now < *at + FOUND);
         recent.map(|(_, addresses)| addresses)
     }
 
-    /// Whether a failure of TLS is to be logged now.
-    pub fn may_complain(&mut self, now: Instant) -> bool {
-        let may = self.complained.is_none_or(|at| now >= at + COMPLAIN_AGAIN);
-        if may {
-            self.complained = Some(now);
-        }
-        may
-    }
-
-    /// An answer arrived: the peer works.
-    pub fn answered(&mut self) {
-        self.failures = 0;
-    }
-
     /// The connection is gone, or could not be made. Returns the questions that get no answer.
-    pub fn broke(&mut self, now: Instant, least: Duration, most: Duration) -> Vec<u64> {
+    fn broke(&mut self, now: Instant, least: Duration, most: Duration) -> Vec<u64> {
         self.queue = Output::default();
         self.state = State::Idle;
         // The first attempt after a success is made at once.
@@ -234,15 +260,28 @@ fn spread(most: Duration) -> Duration {
 }
 
 /// All links of a hub.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Links {
     links: Vec<Option<Link>>,
     /// Addresses of the last valid hellos of dropped links, by name (L1).
     dropped: HashMap<String, SocketAddr>,
     by_address: HashMap<String, Vec<(Role, usize)>>,
+    /// Pause between two attempts to connect: it doubles from the minimum to the maximum.
+    retry_min: Duration,
+    retry_max: Duration,
 }
 
 impl Links {
+    pub fn new(retry_min: Duration, retry_max: Duration) -> Links {
+        Links {
+            links: Vec::new(),
+            dropped: HashMap::new(),
+            by_address: HashMap::new(),
+            retry_min,
+            retry_max,
+        }
+    }
+
     /// The link to this address in this role.
     pub fn find(&mut self, address: &str, role: Role, now: Instant) -> usize {
         let known = self.by_address.get(address).into_iter().flatten();
@@ -285,24 +324,255 @@ impl Links {
 
     /// # Panics
     /// If the link was dropped: only idle links are.
-    pub fn get_mut(&mut self, link: usize) -> &mut Link {
+    fn get_mut(&mut self, link: usize) -> &mut Link {
         self.links[link].as_mut().expect("it is known")
     }
 
     /// `None`: the link was dropped meanwhile.
-    pub fn try_get_mut(&mut self, link: usize) -> Option<&mut Link> {
+    fn try_get_mut(&mut self, link: usize) -> Option<&mut Link> {
         self.links.get_mut(link)?.as_mut()
     }
 
+    /// Numbers of the links to this address.
     pub fn to(&self, address: &str) -> Vec<usize> {
         let known = self.by_address.get(address).into_iter().flatten();
         known.map(|(_, link)| *link).collect()
     }
 
-    /// All links with unanswered questions.
-    pub fn asking(&mut self) -> impl Iterator<Item = &mut Link> {
+    /// The address of a link's peer, and the role in which this side asks it.
+    pub fn peer(&mut self, link: usize) -> (&str, Role) {
+        let link = self.get_mut(link);
+        (&link.address, link.role)
+    }
+
+    // --- questions
+
+    /// Queues a question, which `push` appends to the output of the link's connection, or to that
+    /// of the link. `limit`: most bytes of that output.
+    pub fn ask(
+        &mut self,
+        link: usize,
+        request: u64,
+        (limit, now): (usize, Instant),
+        table: &mut Table,
+        push: impl FnOnce(&mut Output),
+    ) -> Next {
+        let of_link = self.get_mut(link);
+        let output = match of_link.state {
+            State::Open(id) => &mut table.get_mut(id).expect("an open link has one").output,
+            _ => &mut of_link.queue,
+        };
+        let before = output.bytes();
+        push(output);
+        let bytes = output.bytes();
+        of_link.asked(request, bytes - before);
+        match of_link.state {
+            State::Open(id) | State::Opening(id) if bytes > limit => Next::Close(id, Reason::Slow),
+            State::Open(id) => Next::Send(id),
+            State::Resolving | State::Waiting if bytes > limit => {
+                self.broke(link, Reason::Slow, now)
+            }
+            State::Opening(_) | State::Resolving | State::Waiting => Next::Nothing,
+            State::Idle => {
+                of_link.state = State::Waiting;
+                match of_link.retry <= now {
+                    true => self.open(link, now),
+                    false => Next::OpenAt(of_link.retry),
+                }
+            }
+        }
+    }
+
+    /// See [`Hub::moving`](crate::Hub::moving).
+    pub fn moving(&mut self, table: &mut Table) -> Vec<Moving> {
+        let mut found = Vec::new();
         let links = self.links.iter_mut().flatten();
-        links.filter(|link| !link.outstanding.is_empty())
+        for link in links.filter(|link| !link.outstanding.is_empty()) {
+            if let State::Open(id) = link.state {
+                let connection = table.get_mut(id).expect("an open link has one");
+                let unsent = connection.unsent_bytes();
+                link.moving(unsent + socket::unacknowledged(&connection.fd), &mut found);
+            }
+        }
+        found
+    }
+
+    /// Gives up a question.
+    pub fn forget(&mut self, link: usize, request: u64) {
+        self.get_mut(link).outstanding.remove(&request);
+    }
+
+    /// Bytes have arrived on a connection: if it is that of a link, the peer's process works.
+    pub fn has_received(&mut self, side: &Side) {
+        if let Side::Ours { link } = side {
+            self.get_mut(*link).has_received = true;
+        }
+    }
+
+    /// A frame of the other side. True: it answers a question of this link.
+    ///
+    /// # Errors
+    /// It refuses this side.
+    pub fn answered(&mut self, link: usize, message: &Message) -> Result<bool, Reason> {
+        let header = message.header();
+        let request = header.envelope.request;
+        let link = self.get_mut(link);
+        if link.outstanding.remove(&request).is_some() {
+            link.failures = 0; // the peer works
+            return Ok(true);
+        }
+        if header.error && request == 0 {
+            // The answer to the hello.
+            match decode_reply(&message.frame()) {
+                Ok(Reply::Trouble(Trouble::Busy { .. })) => return Err(Reason::Full),
+                Ok(Reply::Trouble(trouble)) => return Err(Reason::Refused(trouble.to_string())),
+                _ => {}
+            }
+        }
+        Ok(false)
+    }
+
+    // --- opening
+
+    /// The pause after a break is over, if it ended at `at`.
+    pub fn open_again(&mut self, link: usize, at: Instant, now: Instant) -> Next {
+        let known = self.try_get_mut(link);
+        match known.is_some_and(|known| known.state == State::Waiting && known.retry <= at) {
+            true => self.open(link, now),
+            false => Next::Nothing,
+        }
+    }
+
+    fn open(&mut self, number: usize, now: Instant) -> Next {
+        let link = self.get_mut(number);
+        let is_given = link.address.parse().ok().map(|address| vec![address]);
+        if let Some(addresses) = is_given.or_else(|| link.take_found(now)) {
+            link.addresses.begin(addresses);
+            return self.try_next(number, now);
+        }
+        link.state = State::Resolving;
+        let until = now + LOOKUP_PATIENCE;
+        link.lookup_until = until;
+        // The answer of a lookup that has not ended is for this attempt too.
+        let is_under_way = std::mem::replace(&mut link.is_looking_up, true);
+        let address = (!is_under_way).then(|| link.address.clone());
+        Next::LookUp { until, address }
+    }
+
+    /// The lookup of the link's name has ended.
+    pub fn resolved(
+        &mut self,
+        number: usize,
+        addresses: Result<Vec<SocketAddr>, String>,
+        now: Instant,
+    ) -> Next {
+        let Some(link) = self.try_get_mut(number) else {
+            return Next::Nothing;
+        };
+        link.is_looking_up = false;
+        if link.state != State::Resolving {
+            if let Ok(addresses) = addresses // L1
+                && !link.addresses.learn(&addresses)
+            {
+                link.keep_found(now, addresses);
+            }
+            return Next::Nothing;
+        }
+        match addresses {
+            Ok(addresses) => link.addresses.begin(addresses),
+            Err(reason) => {
+                if !link.addresses.begin_unknown(&reason) {
+                    return self.broke(number, Reason::Unreachable(reason), now);
+                }
+            }
+        }
+        self.try_next(number, now)
+    }
+
+    /// A lookup takes long: uses the last good address, if there is one (L1).
+    pub fn lookup_is_late(&mut self, number: usize, at: Instant, now: Instant) -> Next {
+        let link = self.try_get_mut(number);
+        let is_late = |link: &&mut Link| link.state == State::Resolving && link.lookup_until <= at;
+        let Some(link) = link.filter(is_late) else {
+            return Next::Nothing;
+        };
+        let reason = format!("`{}` could not be looked up in time", link.address);
+        match link.addresses.begin_unknown(&reason) {
+            true => self.try_next(number, now),
+            false => Next::Nothing,
+        }
+    }
+
+    /// Connects to the next address of the link's name; the link is broken when none is left.
+    fn try_next(&mut self, number: usize, now: Instant) -> Next {
+        loop {
+            let link = self.get_mut(number);
+            let Some((address, has_more)) = link.addresses.next() else {
+                let reason = link.addresses.conclude();
+                return self.broke(number, reason, now);
+            };
+            match socket::connect(address) {
+                Ok(fd) => return Next::Connecting { fd, has_more },
+                Err(errno) => link.addresses.failed(not_connected(errno)),
+            }
+        }
+    }
+
+    /// This connection is being made.
+    pub fn opening(&mut self, link: usize, id: ConnectionId) {
+        self.get_mut(link).state = State::Opening(id);
+    }
+
+    /// The other side has proved itself on this connection. Returns the output that waited for it.
+    pub fn opened(&mut self, link: usize, id: ConnectionId) -> Output {
+        let link = self.get_mut(link);
+        link.state = State::Open(id);
+        link.addresses.succeeded();
+        std::mem::take(&mut link.queue)
+    }
+
+    // --- ends
+
+    /// Ends a link, because its server is known to be gone.
+    pub fn end(&mut self, link: usize, now: Instant) -> Next {
+        match self.get_mut(link).state {
+            State::Idle => Next::Nothing,
+            State::Opening(id) | State::Open(id) => Next::Close(id, Reason::Here),
+            State::Waiting | State::Resolving => self.broke(link, Reason::Here, now),
+        }
+    }
+
+    /// The link's connection is gone. One that was not open yet, unless it was given up, only shows
+    /// that its address does not lead to the peer: the next one is tried.
+    pub fn lost(&mut self, link: usize, was_open: bool, reason: Reason, now: Instant) -> Next {
+        let is_given_up = matches!(reason, Reason::Here | Reason::Slow);
+        if was_open || is_given_up {
+            return self.broke(link, reason, now);
+        }
+        self.get_mut(link).addresses.failed(reason);
+        self.try_next(link, now)
+    }
+
+    fn broke(&mut self, link: usize, reason: Reason, now: Instant) -> Next {
+        let (retry_min, retry_max) = (self.retry_min, self.retry_max);
+        let link = self.get_mut(link);
+        let requests = link.broke(now, retry_min, retry_max);
+        Next::Broken(Broken {
+            address: link.address.clone(),
+            role: link.role,
+            requests,
+            reason,
+        })
+    }
+
+    /// Whether a failure of TLS is to be logged now.
+    pub fn may_complain(&mut self, link: usize, now: Instant) -> bool {
+        let link = self.get_mut(link);
+        let may = link.complained.is_none_or(|at| now >= at + COMPLAIN_AGAIN);
+        if may {
+            link.complained = Some(now);
+        }
+        may
     }
 
     /// Drops links that were idle for long.

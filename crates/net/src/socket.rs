@@ -1,5 +1,6 @@
 //! Sockets with the options of the native protocol.
 
+use crate::Reason;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::ioctl;
@@ -81,6 +82,22 @@ pub(crate) fn connect(address: SocketAddr) -> Result<OwnedFd, Errno> {
 /// Whether a started connection is established.
 pub(crate) fn connected(fd: impl AsFd) -> Result<(), Errno> {
     sockopt::socket_error(fd)?
+}
+
+/// Reason why a socket could not be connected.
+pub(crate) fn not_connected(errno: Errno) -> Reason {
+    match errno {
+        Errno::CONNREFUSED => Reason::NobodyListens,
+        _ => Reason::Unreachable(errno.to_string()),
+    }
+}
+
+/// Reason why an established connection broke. Only a reset is certainly caused by the other side.
+pub(crate) fn broken(errno: Errno) -> Reason {
+    match errno {
+        Errno::CONNRESET | Errno::PIPE => Reason::Reset,
+        _ => Reason::Broken(errno.to_string()),
+    }
 }
 
 /// Sends small frames at once, and detects peers that are cut off: `patience` is how long sent

@@ -1,8 +1,10 @@
 //! The events of a hub.
 
 use crate::Reason;
-use crate::connection::ConnectionId;
+use crate::channel::Channel;
+use crate::connection::{Connection, ConnectionId, Side};
 use crate::input::Message;
+use crate::link::Broken;
 use duramen_base::ids::ClusterId;
 use duramen_tls::Session;
 use duramen_wire::native::codec::Role;
@@ -23,6 +25,27 @@ pub struct Incoming {
     pub tls: Option<Box<Session>>,
     /// Bytes received after the handshake, decrypted.
     pub received: Vec<u8>,
+}
+
+impl Incoming {
+    /// A connection on which a peer has proved itself in this role.
+    pub(super) fn of(connection: Connection, role: Role, peer: SocketAddr) -> Incoming {
+        let Connection {
+            fd,
+            is_local,
+            channel,
+            input,
+            ..
+        } = connection;
+        Incoming {
+            fd,
+            role,
+            peer,
+            is_local,
+            tls: channel.map(Channel::into_session),
+            received: input.into_bytes(),
+        }
+    }
 }
 
 /// An event of a hub.
@@ -69,4 +92,42 @@ pub enum Event<M> {
     },
     /// Mail sent by a [`Handle`](crate::Handle).
     Mail(M),
+}
+
+impl<M> Event<M> {
+    /// A question of the other side, or its answer to one of this side.
+    pub(super) fn of(connection: &mut Connection, message: Message) -> Event<M> {
+        match connection.side {
+            Side::Ours { .. } => Event::Answer {
+                request: message.header().envelope.request,
+                message,
+                cluster_id: connection.cluster_id,
+            },
+            Side::Theirs { role, .. } => {
+                connection.unanswered += 1;
+                Event::Question {
+                    connection: connection.id,
+                    role: role.expect("frames follow a handshake"),
+                    message,
+                }
+            }
+        }
+    }
+}
+
+impl<M> From<Broken> for Event<M> {
+    fn from(broken: Broken) -> Event<M> {
+        let Broken {
+            address,
+            role,
+            requests,
+            reason,
+        } = broken;
+        Event::Unanswered {
+            address,
+            role,
+            requests,
+            reason,
+        }
+    }
 }
