@@ -133,14 +133,14 @@ impl LogWriter {
     pub fn answered(&self, ticket: Ticket, answer: Result<Level, Rejection>) {
         self.hear(|commit| match answer {
             Ok(level) => {
-                if let Some(segment) = commit.master.segment_of(ticket) {
+                if let Some(segment) = commit.master.replicas().segment_of(ticket) {
                     commit.flight.suspects.remove(&segment);
                 }
-                commit.master.acked(ticket, level);
+                commit.master.replicas_mut().acked(ticket, level);
             }
             Err(why) => {
                 if why == Rejection::Damaged
-                    && let Some(segment) = commit.master.segment_of(ticket)
+                    && let Some(segment) = commit.master.replicas().segment_of(ticket)
                 {
                     commit.flight.suspects.insert(segment);
                     self.durable.figures.note_damaged();
@@ -162,7 +162,7 @@ impl LogWriter {
 
     /// A backup has dropped a replica.
     pub fn freed(&self, backup: BackupId, segment: SegmentId) {
-        self.hear(|commit| commit.master.freed(backup, segment));
+        self.hear(|commit| commit.master.replicas_mut().freed(backup, segment));
     }
 
     /// A backup has synced all data that it had at the time of the request.
@@ -177,7 +177,7 @@ impl LogWriter {
 
     /// Sets the place of this server, before the first [`backup_up`](Self::backup_up).
     pub fn is_at(&self, me: Member) {
-        self.hear(|commit| commit.master.is_at(me));
+        self.hear(|commit| commit.master.replicas_mut().is_at(me));
     }
 
     /// A server may get replicas. Never this one itself.
@@ -193,7 +193,7 @@ impl LogWriter {
             let members = members.into_iter();
             members.for_each(|member| commit.master.backup_up(member));
             let retire = retire.iter();
-            retire.for_each(|backup| commit.master.backup_retires(*backup));
+            retire.for_each(|backup| commit.master.replicas_mut().backup_retires(*backup));
         });
     }
 
@@ -205,7 +205,7 @@ impl LogWriter {
     /// A server is about to be stopped: it gets no new replicas if others can take them
     /// (placement::L5).
     pub fn backup_retires(&self, backup: BackupId) {
-        self.hear(|commit| commit.master.backup_retires(backup));
+        self.hear(|commit| commit.master.replicas_mut().backup_retires(backup));
     }
 
     /// A backup is slow: it gets no new replicas, and the segments that are open there are closed.
@@ -227,7 +227,7 @@ impl LogWriter {
             not_needed = commit.master.hand_back(backup, found);
             let all = found.iter().map(|replica| replica.segment);
             counted = all
-                .filter(|segment| commit.master.holds(backup, *segment))
+                .filter(|segment| commit.master.segments().holds(backup, *segment))
                 .collect();
         });
         (not_needed, counted)
@@ -239,7 +239,7 @@ impl LogWriter {
         let mut counted = segments.to_vec();
         self.hear(|commit| {
             commit.master.replica_damaged(backup, segments);
-            counted.retain(|segment| commit.master.holds(backup, *segment));
+            counted.retain(|segment| commit.master.segments().holds(backup, *segment));
         });
         counted
     }
@@ -247,7 +247,7 @@ impl LogWriter {
     /// Called from time to time (every 100 ms or so): backups that were short of room may get calls
     /// again.
     pub fn forgive(&self) {
-        self.hear(|commit| commit.master.forgive());
+        self.hear(|commit| commit.master.replicas_mut().forgive());
     }
 
     /// Flips these bits in a byte of each copy of a survivor that is being written. Returns their
@@ -266,7 +266,7 @@ impl LogWriter {
 
     /// How the log's segments lie with its backups, for people.
     pub fn placed(&self) -> Placed {
-        self.durable.lock().master.placed()
+        self.durable.lock().master.replicas_mut().placed()
     }
 
     /// Whose leases are needed for reading.

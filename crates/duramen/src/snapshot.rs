@@ -63,7 +63,7 @@ struct Pinned<'a>(&'a LogWriter);
 
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
-        self.0.durable.lock().master.unpin_all();
+        self.0.durable.lock().master.replicas_mut().unpin_all();
     }
 }
 
@@ -155,7 +155,7 @@ fn take(
             &mut buffer,
             pace.as_deref(),
         )?;
-        log.durable.lock().master.unpin(*segment);
+        log.durable.lock().master.replicas_mut().unpin(*segment);
         bytes_done += u64::from(certificate.length);
         progress(&Progress {
             bytes_done,
@@ -283,7 +283,7 @@ fn write_control(target: &Backup, cut: Cut) -> Result<(), Error> {
     master.poll(&mut || next_segment, &mut effects);
     for effect in effects {
         if let Effect::Send(send) = effect {
-            let bytes = master.control_bytes(send.segment);
+            let bytes = master.control().bytes(send.segment);
             let chunk = Chunk {
                 segment: send.segment,
                 epoch: send.epoch,

@@ -2,7 +2,7 @@
 //! backups.
 //!
 //! A [`Master`] is told of new data ([`opened`](Master::opened), [`appended`](Master::appended), …)
-//! and of answers and losses ([`acked`](Master::acked), [`backup_lost`](Master::backup_lost), …);
+//! and of answers and losses ([`acked`](Replicas::acked), [`backup_lost`](Master::backup_lost), …);
 //! [`poll`](Master::poll) applies rules until none of them can do more, and returns the sends and
 //! frees. It handles neither bytes of data nor time.
 //!
@@ -71,23 +71,41 @@
 //! enough: data in the same commit or an earlier one can't be missing when the later ones are
 //! there. O5, O6, O8 and acknowledgements to users always wait for acknowledgements of the backups.
 //!
+//! The rules are in the parts that own what they decide about: [`ControlLog`] what is written and
+//! permitted, [`Swaps`] the replacements, [`Replicas`] the copies of each segment.
+//!
 //! Paper: [Rumble14 §6], RAMCloud's `ReplicaManager` in rules (docs/traps.md, "Replication and
 //! recovery"); differs: several heads, one control log.
 
-mod peers;
-mod rules;
+mod agenda;
+mod backups;
+mod control_log;
+mod flights;
+mod floor;
+mod garbage;
+mod replicas;
 mod segment;
+mod segments;
+mod swaps;
+
+pub use control_log::ControlLog;
+pub use replicas::Replicas;
+pub use segments::Segments;
 
 use crate::control::State;
 pub use crate::placement::BackupId;
-use crate::placement::{Layout, Member, Placement};
+use crate::placement::{Layout, Member};
 use duramen_base::ids::{Level, SegmentId};
-use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
-use duramen_format::control::{Added, Pass, Record};
-use duramen_format::segment::{HEADER_BYTES, Header, Kind};
-use segment::{Progress, Replica, Segment};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use duramen_format::control::Record;
+use duramen_format::segment::Kind;
+use std::collections::BTreeSet;
+use swaps::Swaps;
+
+/// Segments with waiting copies that one poll looks at. Those that no backup takes rest again, and
+/// there may be thousands of them, while writes wait for the poll. The next poll goes on behind
+/// them: one comes every 100 ms, with [`forgive`](Replicas::forgive), if nothing else happens.
+const WALKED_MAX: usize = 128;
 
 /// Names a [`Send`] until it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -187,89 +205,16 @@ pub enum Effect {
     },
 }
 
-/// A position in the control log: grows over all its segments.
-type Lsn = u64;
-
-/// One segment of the control log; its bytes are kept here until it is freed.
-struct ControlSegment {
-    id: SegmentId,
-    /// Position of its first byte.
-    base: Lsn,
-    bytes: Vec<u8>,
-    certificate: Certificate,
-    /// Covers its header and snapshot.
-    snapshot: Certificate,
-}
-
-/// A swap in progress.
-struct Pending {
-    number: u64,
-    version_floor: u64,
-    add: Vec<(SegmentId, Certificate)>,
-    remove: Vec<SegmentId>,
-    /// End of its record, once written (O5).
-    at: Option<Lsn>,
-}
-
 /// The replication state of a master; see the module.
 pub struct Master {
     config: Config,
-    state: State,
-    segments: BTreeMap<SegmentId, Segment>,
-    /// Segments that rules have to check.
-    active: BTreeSet<SegmentId>,
-    /// Those with copies of which each is planned, none is under way, and all calls are taken
-    /// (O11): they are checked when a call is free.
-    waiting: BTreeSet<SegmentId>,
-    /// Those with copies that no backup takes now (O11): they are checked when that may have
-    /// changed.
-    parked: BTreeSet<SegmentId>,
-    /// The newest last. Only the last is appended to.
-    control: VecDeque<ControlSegment>,
-    control_wanted: bool,
-    /// The newest control segment was too full for a record: the next one's snapshot has it (O14).
-    control_owes: bool,
-    /// The last segment of each head.
-    heads: BTreeMap<u32, SegmentId>,
-    swaps: VecDeque<Pending>,
-    next_swap: u64,
-    /// Passes with those of their victims that are not listed yet (O15).
-    unannounced: Vec<Pass>,
-    placement: Placement,
-    /// Backups that have rejected an opening.
-    refusing: BTreeSet<BackupId>,
-    /// Those that have rejected a new copy of a closed segment: they keep their last frames for
-    /// recoveries, and may take open segments.
-    refusing_copies: BTreeSet<BackupId>,
-    /// Replicas whose bytes were found damaged repeatedly: they are sent again when `forgiven` is
-    /// this.
-    resting: BTreeMap<(SegmentId, BackupId), u64>,
-    /// Calls of [`forgive`](Self::forgive).
-    forgiven: u64,
+    control: ControlLog,
+    swaps: Swaps,
+    replicas: Replicas,
     /// No acknowledgement counts any more.
     fenced: bool,
     /// The reason, if it is this master's own.
     fault: Option<String>,
-    in_flight: BTreeMap<Ticket, InFlight>,
-    next_ticket: u64,
-    /// To be freed as soon as O9 allows. These replicas are out of the log, durably (O6, O7), or do
-    /// not count (O12).
-    garbage: Vec<(BackupId, SegmentId)>,
-    /// Frees in flight.
-    freeing: BTreeSet<(BackupId, SegmentId)>,
-    /// Unlisted at the restart: garbage when the first control segment is synced.
-    leftovers: Vec<(BackupId, SegmentId)>,
-    pinned: BTreeSet<SegmentId>,
-    /// O10: the next control segment, or this one, must be noted.
-    floor_due: bool,
-    floor_wanted: SegmentId,
-    floor_asked: SegmentId,
-    floor_noted: SegmentId,
-    /// Replicas of control segments that were lost before they were closed.
-    stale_control: BTreeSet<(SegmentId, BackupId)>,
-    /// A segment that could not send because too many calls are in flight: it is the first next
-    /// time. And one that is copied, or was not looked at.
-    kept_waiting: [Option<SegmentId>; 2],
 }
 
 /// Placement of a log's segments.
@@ -281,14 +226,6 @@ pub struct Placed {
     pub segments_sharing_rack: usize,
     /// Number of closed segments for which no backup takes a copy that they lack.
     pub segments_short: usize,
-}
-
-struct InFlight {
-    segment: SegmentId,
-    backup: BackupId,
-    progress: Progress,
-    /// Its segment's close was recorded before: no write waits for it (O11).
-    is_copy: bool,
 }
 
 /// A replica that a restart found.
@@ -313,105 +250,52 @@ impl Master {
             "one stream is one replica on one backup"
         );
         state.clean = false;
-        let mut master = Master {
+        let mut replicas = Replicas::new(&config, backups);
+        for replica in found {
+            replicas.adopt(replica, &state);
+        }
+        Master {
             config,
-            segments: BTreeMap::new(),
-            active: BTreeSet::new(),
-            waiting: BTreeSet::new(),
-            parked: BTreeSet::new(),
-            control: VecDeque::new(),
-            control_wanted: true,
-            control_owes: false,
-            heads: BTreeMap::new(),
-            swaps: VecDeque::new(),
-            next_swap: 1,
-            unannounced: Vec::new(),
-            placement: Placement::new(config.layout, config.replicas, config.server),
-            refusing: BTreeSet::new(),
-            refusing_copies: BTreeSet::new(),
-            resting: BTreeMap::new(),
-            forgiven: 0,
+            control: ControlLog::new(&config, state),
+            swaps: Swaps::new(),
+            replicas,
             fenced: false,
             fault: None,
-            in_flight: BTreeMap::new(),
-            next_ticket: 1,
-            garbage: Vec::new(),
-            leftovers: Vec::new(),
-            freeing: BTreeSet::new(),
-            pinned: BTreeSet::new(),
-            floor_due: config.coordinated,
-            floor_wanted: SegmentId::NONE,
-            floor_asked: SegmentId::NONE,
-            floor_noted: SegmentId::NONE,
-            stale_control: BTreeSet::new(),
-            kept_waiting: [None; 2],
-            state,
-        };
-        for backup in backups {
-            master.placement.add(Member::from(*backup));
         }
-        for replica in found {
-            master.adopt(replica);
-        }
-        master
     }
 
-    fn adopt(&mut self, found: &Found) {
-        let Some(listed) = self.state.segments.get(&found.segment) else {
-            self.leftovers.push((found.backup, found.segment));
-            return;
-        };
-        let expected = listed.closed.unwrap_or(found.certificate);
-        let is_old = listed.closed.is_none() && !found.closed && found.epoch < listed.epoch;
-        if found.certificate != expected || is_old {
-            self.leftovers.push((found.backup, found.segment));
-            return;
-        }
-        let segment = self
-            .segments
-            .entry(found.segment)
-            .or_insert_with(|| Segment {
-                kind: listed.kind,
-                head: listed.head,
-                predecessor: None,
-                epoch: listed.epoch.max(found.epoch),
-                queued: expected,
-                closed: true,
-                listed_at: Some(0),
-                close_recorded: listed.closed.is_some(),
-                epoch_at: None,
-                epoch_wanted: false,
-                epoch_from: 0,
-                replicas: Vec::new(),
-                settled: Vec::new(),
-                damaged_at: BTreeSet::new(),
-                was_placed: true,
-                has_lost: false,
-                has_no_source: false,
-                shares_rack: false,
-            });
-        segment.replicas.push(Replica::found(found));
-        self.active.insert(found.segment);
+    // --- its parts
+
+    /// The control log.
+    pub fn control(&self) -> &ControlLog {
+        &self.control
     }
 
-    /// The state of the control log, with records that are still in flight.
-    pub fn state(&self) -> &State {
-        &self.state
+    pub fn segments(&self) -> &Segments {
+        &self.replicas.segments
     }
+
+    pub fn segments_mut(&mut self) -> &mut Segments {
+        &mut self.replicas.segments
+    }
+
+    pub fn replicas(&self) -> &Replicas {
+        &self.replicas
+    }
+
+    pub fn replicas_mut(&mut self) -> &mut Replicas {
+        &mut self.replicas
+    }
+
+    // --- the log grows
 
     /// A head has begun a new segment. `head` counts from 0; survivors have none.
     ///
     /// # Panics
     /// If the segment is known.
     pub fn opened(&mut self, segment: SegmentId, kind: Kind, head: u32) {
-        let predecessor = match kind {
-            Kind::Head => self.heads.insert(head, segment),
-            Kind::Survivor | Kind::Control => None,
-        };
-        let added = Segment::new(kind, head, predecessor);
-        let before = self.segments.insert(segment, added);
-        assert!(before.is_none(), "segment {segment} is opened twice"); // control::C2
-        self.active.insert(segment);
+        self.replicas.segments.open(segment, kind, head);
+        self.replicas.agenda.add(segment);
     }
 
     /// The segment is valid up to `certificate`; all of it can be sent from now on.
@@ -419,11 +303,10 @@ impl Master {
     /// # Panics
     /// If the segment is unknown, closed or would shrink.
     pub fn appended(&mut self, segment: SegmentId, certificate: Certificate) {
-        let known = self.segment_mut(segment);
+        let known = self.replicas.segments.known_mut(segment);
         assert!(!known.closed, "segment {segment} is closed");
         assert!(known.queued.length <= certificate.length);
-        known.queued = certificate;
-        self.active.insert(segment);
+        self.replicas.queue(segment, certificate);
     }
 
     /// The segment is closed.
@@ -431,26 +314,10 @@ impl Master {
     /// # Panics
     /// If it is unknown or closed already.
     pub fn closed(&mut self, segment: SegmentId) {
-        let known = self.segment_mut(segment);
+        let known = self.replicas.segments.known_mut(segment);
         assert!(!known.closed, "segment {segment} is closed twice");
         known.closed = true;
-        self.active.insert(segment);
-    }
-
-    /// A survivor was written as a whole to `backup`, beside the stream, and is synced there.
-    pub fn survivor_durable(
-        &mut self,
-        segment: SegmentId,
-        backup: BackupId,
-        certificate: Certificate,
-    ) {
-        let known = self
-            .segments
-            .entry(segment)
-            .or_insert_with(|| Segment::new(Kind::Survivor, 0, None));
-        known.queued = certificate;
-        known.closed = true;
-        known.replicas.push(Replica::whole(backup, certificate));
+        self.replicas.agenda.add(segment);
     }
 
     /// A survivor will never be listed: its side log was given up. The writer of its replicas frees
@@ -460,13 +327,13 @@ impl Master {
     /// If it is listed.
     pub fn survivor_abandoned(&mut self, segment: SegmentId) {
         assert!(
-            !self.state.segments.contains_key(&segment),
+            !self.control.state().segments.contains_key(&segment),
             "segment {segment} is part of the log"
         );
         if self.config.one_stream {
-            self.segments.remove(&segment); // the writer of its frame frees it
+            self.replicas.segments.remove(segment); // the writer of its frame frees it
         } else {
-            self.discard(segment);
+            self.replicas.discard(segment);
         }
     }
 
@@ -476,56 +343,13 @@ impl Master {
     /// # Panics
     /// If the record contradicts the state.
     pub fn record(&mut self, record: Record) {
-        match record {
-            Record::Pass(pass) => self.announce(pass),
-            Record::TableCreate { .. }
-            | Record::TableDrop { .. }
-            | Record::TableClear { .. }
-            | Record::TableLevel { .. }
-            | Record::SafeVersion { .. }
-            | Record::CleanShutdown { .. } => {
-                self.write_record(&record);
-            }
-            _ => panic!("a `{}` record is written by a rule", record.name()),
-        }
-    }
-
-    /// Announces the pass for the victims that are listed; the others wait (O15).
-    fn announce(&mut self, pass: Pass) {
-        let (first, count) = (pass.first, pass.count);
-        let is_listed = |victim: &SegmentId| self.state.segments.contains_key(victim);
-        let (victims, later): (Vec<SegmentId>, Vec<SegmentId>) =
-            pass.victims.into_iter().partition(is_listed);
-        if !victims.is_empty() || later.is_empty() {
-            self.write_record(&Record::Pass(Pass {
-                first,
-                count,
-                victims,
-            }));
-        }
-        if !later.is_empty() && !has_bug(Bug::LaterVictimsForgotten) {
-            self.unannounced.push(Pass {
-                first,
-                count,
-                victims: later,
-            });
-        }
-    }
-
-    /// O15: segments were listed just now.
-    fn announce_listed(&mut self) {
-        for pass in std::mem::take(&mut self.unannounced) {
-            self.announce(pass);
-        }
+        self.control.record(record, &mut self.replicas);
     }
 
     /// Victims for which passes wait are given up, unless they `may_be_listed` in time (O15): they
     /// have left the log already, or were given up before they got into it.
     pub fn forget_victims(&mut self, may_be_listed: impl Fn(SegmentId) -> bool) {
-        for pass in &mut self.unannounced {
-            pass.victims.retain(|victim| may_be_listed(*victim));
-        }
-        self.unannounced.retain(|pass| !pass.victims.is_empty());
+        self.control.forget_victims(may_be_listed);
     }
 
     /// Proposes to replace `remove` in the log by `add`, which were opened or written before.
@@ -536,262 +360,288 @@ impl Master {
         remove: Vec<SegmentId>,
         version_floor: u64,
     ) -> u64 {
-        let number = self.next_swap;
-        self.next_swap += 1;
-        self.swaps.push_back(Pending {
-            number,
-            version_floor,
-            add,
-            remove,
-            at: None,
-        });
-        number
+        self.swaps.propose(add, remove, version_floor)
     }
 
     /// Takes a swap back, unless its record is written. Returns the segments that it adds.
     pub fn withdraw(&mut self, number: u64) -> Option<Vec<(SegmentId, Certificate)>> {
-        let is_it = |swap: &Pending| swap.number == number && swap.at.is_none();
-        let at = self.swaps.iter().position(is_it)?;
-        self.swaps.remove(at).map(|swap| swap.add)
-    }
-
-    /// The send of `ticket` has reached `level`.
-    pub fn acked(&mut self, ticket: Ticket, level: Level) {
-        // A ticket of a lost backup may come late.
-        if let Some(sent) = self.in_flight.remove(&ticket) {
-            self.acked_inner(&sent, level);
-        }
-    }
-
-    fn acked_inner(&mut self, sent: &InFlight, level: Level) {
-        self.wake(sent.segment);
-        if let Some(segment) = self.segments.get_mut(&sent.segment)
-            && let Some(replica) = segment.replica_mut(sent.backup)
-        {
-            replica.in_flight = replica.in_flight.saturating_sub(1);
-            let is_more = sent.progress.length > replica.buffered.length;
-            replica.acked(sent.progress, level);
-            if is_more {
-                replica.damaged = 0;
-                segment.damaged_at.remove(&sent.backup);
-            }
-        }
-    }
-
-    /// Everything sent to `backup` so far has reached `level`.
-    pub fn acked_all(&mut self, backup: BackupId, level: Level) {
-        let in_flight = std::mem::take(&mut self.in_flight);
-        for (ticket, sent) in in_flight {
-            if sent.backup == backup {
-                self.acked_inner(&sent, level);
-            } else {
-                self.in_flight.insert(ticket, sent);
-            }
-        }
-        if level == Level::Synced {
-            self.acked_all_buffered(backup);
-        }
-    }
-
-    /// All sends that `backup` has acknowledged at level buffered are synced now.
-    pub fn acked_all_buffered(&mut self, backup: BackupId) {
-        for id in &self.active {
-            if let Some(segment) = self.segments.get_mut(id)
-                && let Some(replica) = segment.replica_mut(backup)
-            {
-                replica.synced = replica.buffered;
-            }
-        }
+        self.swaps.withdraw(number)
     }
 
     /// A replica of a control segment is damaged on its backup: the log continues in a new one,
     /// which begins with a snapshot (O7). (A damaged data segment is replaced by cleaning it.)
     pub fn renew_control(&mut self) {
-        self.control_wanted = true;
+        self.control.renew();
     }
 
     /// O9: keeps all segments that are listed now from being freed, each until it is
-    /// [`unpinned`](Self::unpin).
+    /// [`unpinned`](Replicas::unpin).
     pub fn pin(&mut self) {
-        self.pinned.extend(self.state.segments.keys());
+        let listed = self.control.state().segments.keys();
+        self.replicas.garbage.pin(listed.copied());
     }
 
-    /// The segment may be freed when it is not needed.
-    pub fn unpin(&mut self, segment: SegmentId) {
-        self.pinned.remove(&segment);
+    /// The coordinator has noted, durably, that no control segment before `min_open` counts (O10).
+    pub fn control_head_noted(&mut self, min_open: SegmentId) {
+        self.control.floor_noted(min_open);
     }
 
-    /// As [`unpin`](Self::unpin), for all segments.
-    pub fn unpin_all(&mut self) {
-        self.pinned.clear();
+    // --- the rules
+
+    /// Applies the rules until none of them can do more, but for copies that wait: one poll looks
+    /// at some of them. Appends the effects to `effects`, in an order that respects the rules.
+    /// `next_id` gives a new segment id.
+    pub fn poll(&mut self, next_id: &mut dyn FnMut() -> SegmentId, effects: &mut Vec<Effect>) {
+        if self.fenced {
+            return;
+        }
+        let [first, first_copy] = self.replicas.flights.take_waiting();
+        let mut walks = WALKED_MAX;
+        loop {
+            let mut changed = self.control.go_on(&mut self.replicas, next_id);
+            // Data segments first, so that their records are in the control segment's next chunk.
+            // Nothing waits for copies.
+            let Replicas {
+                agenda, segments, ..
+            } = &self.replicas;
+            let ids = agenda.turns(first, false, segments);
+            let copies = agenda.turns(first_copy, true, segments);
+            for (ids, kind_is_control) in [(&ids, false), (&ids, true), (&copies, false)] {
+                for id in ids {
+                    let segment = self.replicas.segments.get(*id);
+                    let is_control = segment.map(|segment| segment.kind == Kind::Control);
+                    if is_control == Some(kind_is_control) {
+                        changed |= self.advance(*id, effects);
+                    }
+                }
+            }
+            while let Some(id) = self.replicas.next_copy(first_copy, &mut walks) {
+                changed |= self.advance(id, effects);
+            }
+            changed |= self.swaps.write(&mut self.control, &mut self.replicas);
+            if !changed {
+                break;
+            }
+        }
+        self.finish(effects);
     }
 
-    /// Bytes of a control segment, for a [`Send`] of it.
-    ///
-    /// # Panics
-    /// If the segment is none, or was freed.
-    pub fn control_bytes(&self, segment: SegmentId) -> &[u8] {
-        let control = self.control.iter().find(|control| control.id == segment);
-        &control.expect("a control segment on its way").bytes
+    /// Applies the rules to one segment.
+    fn advance(&mut self, id: SegmentId, effects: &mut Vec<Effect>) -> bool {
+        let replicas = &mut self.replicas;
+        let mut changed = replicas.place(id);
+        changed |= replicas.place_anew(id);
+        replicas.look_at_racks(id);
+        let allowed = self.control.allowed(id, &mut replicas.segments);
+        for n in 0..replicas.segments.known(id).replicas.len() {
+            if let Some(send) = replicas.send(id, n, allowed) {
+                effects.push(Effect::Send(send));
+                changed = true;
+            }
+        }
+        if replicas.segments.known(id).kind == Kind::Head {
+            changed |= self.control.list(id, replicas);
+        }
+        replicas.retire(id);
+        replicas.let_wait(id);
+        changed
     }
 
-    /// The control segment that is appended to.
-    pub fn control_head(&self) -> Option<SegmentId> {
-        self.control.back().map(|control| control.id)
+    /// The end of a poll: what is not needed any more is freed (O6, O7, O9), and the coordinator is
+    /// told what counts (O10).
+    fn finish(&mut self, effects: &mut Vec<Effect>) {
+        while let Some(id) = self.control.take_old(&self.replicas.segments) {
+            self.replicas.discard(id);
+        }
+        let synced = self.control.reached(&self.replicas.segments);
+        if synced > 0 {
+            self.replicas.garbage.take_leftovers();
+        }
+        while self.control.is_single()
+            && let Some((swap, victims)) = self.swaps.take_done(synced)
+        {
+            for id in victims {
+                self.replicas.discard(id);
+            }
+            effects.push(Effect::Swapped { swap });
+        }
+        let control = &self.control;
+        let freed = self
+            .replicas
+            .free(|segments, id| control.is_safe(id, segments));
+        let freed = freed.into_iter();
+        effects.extend(freed.map(|(backup, segment)| Effect::Free { backup, segment }));
+        let told = self.control.tell_floor(&self.replicas.segments);
+        effects.extend(told.map(|min_open| Effect::ControlHead { min_open }));
     }
+
+    // --- answers
+
+    /// The send of `ticket` was refused.
+    pub fn rejected(&mut self, ticket: Ticket, why: Rejection) {
+        let sent = self.replicas.flights.take(ticket);
+        if let Some(sent) = &sent {
+            self.replicas.agenda.wake(sent.segment);
+        }
+        match (why, sent) {
+            (Rejection::Fenced, _) => self.fenced = true,
+            (Rejection::Busy, Some(sent)) => self.replicas.refused(&sent),
+            (Rejection::Damaged, Some(sent)) => {
+                let outcome = self.replicas.send_again(&sent);
+                self.control.lost(outcome.lost);
+                if let Some(fault) = outcome.fault {
+                    self.fail(fault);
+                }
+            }
+            (Rejection::Busy | Rejection::Damaged, None) => {}
+        }
+    }
+
+    /// The send of `ticket` is impossible: no backup has the bytes of that closed segment any more.
+    /// It keeps its present replicas, and should be cleaned. Without the bytes of one that is open,
+    /// its head could never go on.
+    pub fn give_up(&mut self, ticket: Ticket) {
+        if let Some(sent) = self.replicas.flights.take(ticket)
+            && !self.replicas.give_up(&sent)
+        {
+            self.fail(format!("the bytes of segment {} are lost", sent.segment));
+        }
+    }
+
+    /// None of `holders` could provide the bytes for `ticket`'s send, of a closed segment: their
+    /// replicas are lost (O11). Nothing reached the target, so it is neither refused nor freed.
+    pub fn not_fetched(&mut self, ticket: Ticket, holders: &[BackupId]) {
+        if let Some(sent) = self.replicas.flights.take(ticket) {
+            let lost = self.replicas.not_fetched(&sent, holders);
+            self.control.lost(lost);
+        }
+    }
+
+    // --- backups
+
+    /// A backup may be given replicas.
+    pub fn backup_up(&mut self, member: impl Into<Member>) {
+        self.replicas.backup_up(member.into());
+        // The control log continues in a new segment if that would be in more racks
+        // (placement::L6): an idle master would keep all its copies in one rack for days. Data is
+        // not moved.
+        let holding = self.control.newest_at(&self.replicas.segments);
+        if self.replicas.backups.would_spread(&holding) {
+            self.control.renew();
+        }
+    }
+
+    /// A backup has crashed: its replicas are gone (O8, O10, O11).
+    pub fn backup_lost(&mut self, backup: BackupId) {
+        let lost = self.replicas.backup_lost(backup);
+        self.control.lost(lost);
+    }
+
+    /// As [`backup_retires`](Replicas::backup_retires), and the control log continues elsewhere.
+    /// Returns the open data segments with a replica there: they are to be closed.
+    pub fn backup_leaves(&mut self, backup: BackupId) -> Vec<SegmentId> {
+        self.replicas.backup_retires(backup);
+        let holding = self.control.newest_at(&self.replicas.segments);
+        if holding.contains(&backup) {
+            self.control.renew();
+        }
+        self.replicas.segments.open_at(backup)
+    }
+
+    /// A backup has found its replicas of these segments damaged: they are lost, and freed when
+    /// there are enough others (O8 to O11). A data segment has to be closed, and nothing of it on
+    /// the way to that backup; the backup tells it again.
+    pub fn replica_damaged(&mut self, backup: BackupId, segments: &[SegmentId]) {
+        let lost = self.replicas.damaged(backup, segments);
+        self.control.lost(lost);
+    }
+
+    /// A backup that was restarted, and is known here under its new name, still has these
+    /// replicas; or one that was silent. Returns those that it may drop (O12); closed ones of
+    /// segments that lack a replica count again, as do those in whose place a copy is only planned.
+    pub fn hand_back(&mut self, backup: BackupId, found: &[Found]) -> Vec<SegmentId> {
+        match self.fenced {
+            true => Vec::new(),
+            false => self.replicas.hand_back(backup, found),
+        }
+    }
+
+    // --- its own life
+
+    /// This master has a fault of its own: its life ends like that of one that was declared
+    /// crashed, and its log is recovered from what is acknowledged.
+    pub fn fail(&mut self, why: String) {
+        self.fenced = true;
+        self.fault.get_or_insert(why);
+    }
+
+    /// See [`fail`](Self::fail).
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
+    /// Whether a backup has answered that this master is declared crashed, or it has a
+    /// [`fault`](Self::fault).
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
+    // --- what counts
 
     /// Bytes of the segment that are safe on all replicas, at `level`.
     pub fn durable_bytes(&self, segment: SegmentId, level: Level) -> u32 {
-        match self.segments.get(&segment) {
-            Some(known) if self.counts(known) && !self.fenced => {
-                known.on_all(self.config.replicas, level).length
+        let segments = &self.replicas.segments;
+        match segments.get(segment) {
+            Some(known) if self.control.counts(known, segments) && !self.fenced => {
+                segments.on_all(segment, level).length
             }
             _ => 0,
         }
     }
 
-    /// The oldest control segment that still counts: a recovery that finds only older ones has not
-    /// found the log. With several replicas the coordinator has to note it before anything is
-    /// acknowledged that older ones don't list.
-    pub fn control_floor(&self, level: Level) -> Option<SegmentId> {
-        self.control
-            .iter()
-            .rev()
-            .find(|control| {
-                let on_all = self.segments[&control.id].on_all(self.config.replicas, level);
-                on_all.length >= control.snapshot.length
-            })
-            .map(|control| control.id)
+    /// Whether a closed segment is on all its replicas, synced. One that is not known any more
+    /// needs none.
+    pub fn is_safe(&self, segment: SegmentId) -> bool {
+        self.control.is_safe(segment, &self.replicas.segments)
+    }
+
+    /// Backups that hold, or held, a control segment that a recovery might take for the newest:
+    /// their leases are needed for reading. None before the first one is noted: nothing is read
+    /// then, since a recovery would not ask for this log (collect::G1).
+    pub fn control_holders(&self) -> BTreeSet<BackupId> {
+        self.control.holders(&self.replicas.segments)
     }
 
     /// Whether a swap, or a segment to be freed, waits for acknowledgements at level synced.
     pub fn wants_sync(&self) -> bool {
-        !self.swaps.is_empty()
-            || !self.leftovers.is_empty()
-            || self.control.len() > 1
-            || self.segments_await_sync()
-    }
-
-    fn segments_await_sync(&self) -> bool {
-        self.active.iter().any(|id| {
-            let segment = &self.segments[id];
+        let awaits_sync = |id: &SegmentId| {
+            let segment = self.replicas.segments.known(*id);
             segment.kind == Kind::Head && segment.closed
-        })
+        };
+        !self.swaps.is_empty()
+            || self.replicas.garbage.has_leftovers()
+            || self.control.has_old()
+            || self.replicas.agenda.active().any(awaits_sync)
     }
 
     /// Whether all work so far is done, and acknowledged at level synced.
     pub fn is_idle(&self) -> bool {
-        self.in_flight.is_empty()
-            && self.swaps.is_empty()
-            && self.garbage.is_empty()
-            && self.leftovers.is_empty()
-            && self.freeing.is_empty()
-            && self.floor_noted >= self.floor_wanted
-            && !self.control_owes
-            && self.unfinished().all(|id| {
-                let segment = &self.segments[id];
-                let done = segment.on_all(self.config.replicas, Level::Synced);
-                done.length == segment.queued.length && done.close == segment.closed
-            })
+        self.swaps.is_empty() && self.control.is_settled() && self.replicas.is_idle()
     }
 
-    fn segment_mut(&mut self, segment: SegmentId) -> &mut Segment {
-        let known = self.segments.get_mut(&segment);
-        known.unwrap_or_else(|| panic!("segment {segment} was never opened"))
-    }
-
-    /// Applies a record to the state and appends it to the control log; returns its end. Records
-    /// before the first control segment are in its snapshot; so are those that do not fit into the
-    /// newest one (O14).
-    fn write_record(&mut self, record: &Record) -> Lsn {
-        if let Err(why) = self.state.apply(record) {
-            panic!("a `{}` record {why}: {record:?}", record.name()); // control::C4: a bug, not damage
-        }
-        let capacity = self.config.control_capacity;
-        let Some(control) = self.control.back_mut() else {
-            return 0;
-        };
-        let start = control.bytes.len();
-        if !self.control_owes {
-            record.encode(&mut control.bytes);
-        }
-        if self.control_owes || control.bytes.len() > capacity as usize {
-            control.bytes.truncate(start);
-            self.control_wanted = true;
-            self.control_owes = !has_bug(Bug::TooLongIsWritten);
-            return self.control_end();
-        }
-        control.certificate = control.certificate.extended(&control.bytes[start..]);
-        let (id, certificate) = (control.id, control.certificate);
-        let end = control.base + u64::from(certificate.length);
-        let roll = self
-            .config
-            .control_roll_bytes
-            .max(2 * control.snapshot.length);
-        self.control_wanted |= certificate.length >= roll.min(capacity / 2);
-        self.segment_mut(id).queued = certificate;
-        self.active.insert(id);
-        end
-    }
-
-    /// O7: begins a control segment with a snapshot of the state.
-    fn begin_control(&mut self, id: SegmentId) {
-        (self.control_wanted, self.control_owes) = (false, false);
-        // A segment that is to be noted and is not yet may end before all its replicas are whole:
-        // the next one takes its place.
-        if std::mem::take(&mut self.floor_due) || self.unnoted().is_some() {
-            self.floor_wanted = id;
-        }
-        self.state.next_segment = self.state.next_segment.max(SegmentId(id.0 + 1));
-        let header = Header {
-            kind: Kind::Control,
-            segment: id,
-            log: self.config.server,
-            head: 0,
-            capacity: self.config.control_capacity,
-        };
-        let mut bytes = header.encode().to_vec();
-        debug_assert_eq!(bytes.len(), HEADER_BYTES);
-        for record in self.state.snapshot() {
-            record.encode(&mut bytes);
-        }
-        let certificate = Certificate::of(&bytes);
-        assert!(
-            certificate.length <= self.config.control_capacity,
-            "the list of segments outgrew a segment"
+    /// The unfinished work, for people.
+    pub fn describe(&self) -> String {
+        let (copies_wait, find_no_backup) = self.replicas.agenda.counts();
+        let (to_be_freed, being_freed) = self.replicas.garbage.counts();
+        let (wanted, noted) = self.control.floor_progress();
+        let mut text = format!(
+            "{} calls, {copies_wait} copies wait, {find_no_backup} find no backup, {} swaps, \
+             {to_be_freed} to be freed, {being_freed} being freed, control head wanted {wanted} \
+             noted {noted}",
+            self.replicas.flights.len(),
+            self.swaps.len(),
         );
-        let base = self.control.back().map_or(0, |before| {
-            before.base + u64::from(before.certificate.length)
-        });
-        let predecessor = self.control.back().map(|before| before.id);
-        if let Some(before) = predecessor {
-            self.segment_mut(before).closed = true;
-        }
-        let mut segment = Segment::new(Kind::Control, 0, predecessor);
-        segment.queued = certificate;
-        segment.listed_at = Some(0); // its snapshot lists everything
-        self.segments.insert(id, segment);
-        self.active.insert(id);
-        self.control.push_back(ControlSegment {
-            id,
-            base,
-            bytes,
-            certificate,
-            snapshot: certificate,
-        });
-    }
-
-    /// The record of a swap.
-    fn swap_record(&self, swap: &Pending) -> Record {
-        let added = |(segment, certificate): &(SegmentId, Certificate)| Added {
-            segment: *segment,
-            epoch: self.segments[segment].epoch,
-            certificate: *certificate,
-        };
-        Record::Swap {
-            version_floor: swap.version_floor,
-            add: swap.add.iter().map(added).collect(),
-            remove: swap.remove.clone(),
-        }
+        self.replicas.describe(&mut text);
+        text
     }
 }

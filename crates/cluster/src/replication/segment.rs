@@ -1,11 +1,14 @@
 //! A master's state of one segment and its replicas.
 
-use super::{BackupId, Found, Lsn, SegmentId};
+use super::{BackupId, Found, SegmentId};
 use duramen_base::ids::Level;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use std::collections::BTreeSet;
+
+/// A position in the control log: grows over all its segments.
+pub(super) type Lsn = u64;
 
 /// The progress of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -300,6 +303,28 @@ impl Segment {
         self.closed && progress.close && progress.length == self.queued.length
     }
 
+    /// Its progress, for people.
+    pub fn described(&self, id: SegmentId) -> String {
+        use std::fmt::Write;
+        let mut text = format!(
+            "{} segment {id}, epoch {}, {} bytes{}, listed at {:?}, after {:?}:",
+            self.kind.name(),
+            self.epoch,
+            self.queued.length,
+            if self.closed { " closed" } else { "" },
+            self.listed_at,
+            self.predecessor,
+        );
+        for replica in &self.replicas {
+            let _ = write!(
+                text,
+                "\n  {}: sent {:?}, synced {:?}, {} under way",
+                replica.backup.0, replica.sent, replica.synced, replica.in_flight
+            );
+        }
+        text
+    }
+
     /// replication::O13: a control segment's opening was refused. None of its bytes are there, nor
     /// will be: the next one, here or elsewhere, is another opening.
     pub fn refuse(&mut self, backup: BackupId) {
@@ -324,5 +349,23 @@ impl Segment {
         for replica in &mut self.replicas {
             replica.sent = replica.buffered;
         }
+    }
+}
+
+/// The end of a write that brings no new data to a replica, to which `sent_bytes` were sent.
+/// `snapshot`: of a control segment that the write opens.
+pub(super) fn without_data(
+    sent_bytes: u32,
+    queued: Certificate,
+    snapshot: Option<Certificate>,
+) -> Certificate {
+    match snapshot {
+        Some(snapshot) => snapshot,
+        // No more bytes are to be sent: a close needs no permission to send data.
+        None if sent_bytes == queued.length => queued,
+        None => Certificate {
+            length: sent_bytes,
+            crc: 0,
+        },
     }
 }

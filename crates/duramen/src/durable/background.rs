@@ -80,6 +80,7 @@ impl Durable {
         commit.survivors.insert(ready.segment, certificate);
         commit
             .master
+            .segments_mut()
             .survivor_durable(ready.segment, LOCAL, certificate);
         drop(commit);
         log.survivor_durable(ready.segment);

@@ -268,7 +268,7 @@ impl Durable {
             return Ok(chunk(end, &[], true)?);
         }
         if send.kind == Kind::Control {
-            let bytes = commit.master.control_bytes(send.segment);
+            let bytes = commit.master.control().bytes(send.segment);
             return Ok(chunk(
                 send.from,
                 &bytes[send.from as usize..end as usize],
@@ -316,7 +316,7 @@ impl Durable {
     fn acked(&self, commit: &mut Commit, level: Level) {
         self.unsynced
             .store(level < Level::Synced, Ordering::Relaxed);
-        commit.master.acked_all(LOCAL, level);
+        commit.master.replicas_mut().acked_all(LOCAL, level);
         commit.acknowledged = true;
     }
 

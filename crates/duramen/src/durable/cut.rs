@@ -56,7 +56,7 @@ impl Commit {
         if !matches!(self.next_cut, NextCut::Due) {
             return;
         }
-        let state = self.master.state().clone();
+        let state = self.master.control().state().clone();
         let open = self.open_certificates();
         let segments = state.segments.iter();
         let certificates = segments.map(|(id, listed)| {
@@ -107,7 +107,7 @@ impl Durable {
             let done = self.commit_once(&mut commit, Level::Synced);
             match std::mem::take(&mut commit.next_cut) {
                 NextCut::Made(cut) if done.is_ok() => return Ok(cut),
-                NextCut::Made(_) => commit.master.unpin_all(),
+                NextCut::Made(_) => commit.master.replicas_mut().unpin_all(),
                 NextCut::None | NextCut::Due => {}
             }
             if let Err(error) = done {

@@ -19,7 +19,7 @@ pub(crate) struct Figures {
 impl Figures {
     /// The caller holds `commit`'s lock.
     pub fn note(&self, commit: &Commit) {
-        let listed = commit.master.state().segments.len() as u64;
+        let listed = commit.master.control().state().segments.len() as u64;
         self.segments_listed.store(listed, Ordering::Relaxed);
         self.appended_bytes
             .store(commit.appended_bytes, Ordering::Relaxed);

@@ -139,7 +139,7 @@ impl Part {
     fn has_reached(&self, master: &Master, level: Level) -> bool {
         let data = self.ends.iter();
         let closed = self.closed.iter();
-        master.control_reached() >= self.records
+        master.control().reached(master.segments()) >= self.records
             && data
                 .into_iter()
                 .all(|(id, end)| master.durable_bytes(*id, level) >= *end || master.is_safe(*id))
@@ -164,7 +164,7 @@ impl Commit {
     /// A backup has ended a sync that was requested with [`Backups::sync`].
     pub fn synced(&mut self, backup: BackupId) {
         if self.flight.syncing.remove(&backup) {
-            self.master.sync_ends(backup);
+            self.master.segments_mut().sync_ends(backup);
         }
     }
 
@@ -253,7 +253,7 @@ impl Durable {
         self.tell(commit);
         // Records before the first control segment are in its snapshot.
         part.records = if has_records {
-            commit.master.control_end().max(1)
+            commit.master.control().end().max(1)
         } else {
             0
         };
@@ -297,9 +297,9 @@ impl Durable {
         }
         let wanted = flight.wants_sync && !flight.behind.is_empty() || master.wants_sync();
         if wanted {
-            for backup in master.unsynced_backups() {
+            for backup in master.replicas().unsynced_backups() {
                 if flight.syncing.insert(backup) {
-                    master.sync_begins(backup);
+                    master.segments_mut().sync_begins(backup);
                     remote.backups.sync(backup);
                 }
             }
@@ -387,7 +387,7 @@ impl Durable {
             && let Some((recipe, victims)) = &survivor.recipe
             && send.open
             && send.close
-            && victims.iter().all(|id| master.has_whole(send.backup, *id))
+            && victims.iter().all(|id| master.segments().has_whole(send.backup, *id))
         {
             let (recipe, bytes) = (recipe.clone(), survivor.bytes.clone());
             return Some(Bytes::Built { recipe, bytes });
@@ -400,7 +400,7 @@ impl Durable {
         let range = from as usize..to as usize;
         let bytes: Slice = match flight.survivors.get(&segment) {
             Some(survivor) => survivor.bytes.part(range),
-            _ if send.kind == Kind::Control => master.control_bytes(segment)[range].into(),
+            _ if send.kind == Kind::Control => master.control().bytes(segment)[range].into(),
             _ => match self.log().unclosed_bytes(segment, from, to) {
                 Some(_) if is_suspect => {
                     let all = self.log().unclosed_bytes(segment, 0, to)?;
@@ -410,7 +410,7 @@ impl Durable {
                 None => {
                     // Waits for flash only if there is no other copy (swap::D7): other threads wait
                     // for the commit meanwhile.
-                    let holders = master.holders(segment);
+                    let holders = master.segments().holders(segment);
                     let last = holders.is_empty();
                     match self.unswapped(send, last) {
                         Some(bytes) => bytes.into(),
@@ -529,7 +529,7 @@ impl Durable {
             master.appended(ready.segment, certificate);
             master.closed(ready.segment);
             let recipe = ready.parts.as_deref().and_then(|parts| {
-                let recipe = parts.encode(|id| master.closed_certificate(id))?;
+                let recipe = parts.encode(|id| master.segments().closed_certificate(id))?;
                 let victims: BTreeSet<SegmentId> = parts.victims().collect();
                 Some((recipe.into(), victims.into_iter().collect()))
             });

@@ -215,7 +215,7 @@ impl Durable {
             return Ok(());
         };
         let mut commit = self.lock();
-        if commit.master.control_head() == Some(damaged) {
+        if commit.master.control().head() == Some(damaged) {
             commit.master.renew_control();
         }
         // The previous one is closed when the next one has begun, and freed when both are synced.

@@ -151,7 +151,7 @@ impl World {
                     if let Some(machine) = self.machine(backup) {
                         machine.replicas.free(segment);
                     }
-                    self.writer.master.freed(backup, segment);
+                    self.writer.master.replicas_mut().freed(backup, segment);
                 }
                 Effect::ControlHead { min_open } => self.asked = Some(min_open),
                 Effect::Swapped { .. } => {}
@@ -231,7 +231,7 @@ impl World {
         match self.answers.remove(n) {
             Answer::Reached(ticket, level) => {
                 self.under_way.remove(&ticket);
-                self.writer.master.acked(ticket, level);
+                self.writer.master.replicas_mut().acked(ticket, level);
             }
             Answer::Busy(ticket) => {
                 self.wire.retain(|message| message.send.ticket != ticket);
@@ -242,7 +242,7 @@ impl World {
                 self.under_way.remove(&ticket);
                 self.writer.master.not_fetched(ticket, &[]);
             }
-            Answer::Synced(backup) => self.writer.master.sync_ends(backup),
+            Answer::Synced(backup) => self.writer.master.segments_mut().sync_ends(backup),
         }
     }
 
@@ -252,7 +252,7 @@ impl World {
         let waits =
             |answer: &Answer| matches!(answer, Answer::Synced(id) if machine.id == Some(*id));
         if let Some(id) = machine.id.filter(|_| !self.answers.iter().any(waits)) {
-            self.writer.master.sync_begins(id);
+            self.writer.master.segments_mut().sync_begins(id);
             machine.replicas.sync();
             self.answers.push(Answer::Synced(id));
         }
@@ -459,7 +459,7 @@ fn run(seed: u64, config: Config) -> World {
                 world.ask_what_is_needed(n);
             }
             30 if world.random.percent(50) => world.hear(),
-            30 => world.writer.master.forgive(),
+            30 => world.writer.master.replicas_mut().forgive(),
             _ => world.check_recovery(),
         }
     }
@@ -479,7 +479,7 @@ fn finish(world: &mut World) {
         world.answer();
         world.note();
         world.sync();
-        world.writer.master.forgive();
+        world.writer.master.replicas_mut().forgive();
     }
     panic!(
         "the rules do not come to an end: {} on the wire, asked {:?}, {}",
@@ -491,7 +491,7 @@ fn finish(world: &mut World) {
 
 /// Checks that R of the present disks hold, of each segment, a replica that recovery would accept.
 fn check_replicas(world: &World) {
-    let state = world.writer.master.state();
+    let state = world.writer.master.control().state();
     let up = world.machines.iter().filter(|machine| machine.id.is_some());
     let up: Vec<&Machine> = up.collect();
     for id in state.segments.keys() {
@@ -533,8 +533,8 @@ fn live(seed: u64, config: Config) -> World {
         world.ask_what_is_needed(n);
     }
     finish(&mut world);
-    let listed = &world.writer.master.state().segments;
-    let head = world.writer.master.control_head();
+    let listed = &world.writer.master.control().state().segments;
+    let head = world.writer.master.control().head();
     let held = |id: &SegmentId| {
         let holding = world.machines.iter();
         holding

@@ -25,14 +25,14 @@ fn commit(master: &mut Master, next: &mut u64, announced: &[u64]) {
         if send.kind != Kind::Control {
             continue;
         }
-        let bytes = &master.control_bytes(send.segment)[..send.certificate.length as usize];
+        let bytes = &master.control().bytes(send.segment)[..send.certificate.length as usize];
         let state = State::replay(send.segment, bytes).expect("a whole control segment");
         for id in announced.iter().map(|id| SegmentId(*id)) {
             let is_announced = victims(&state).contains(&id);
             assert_eq!(state.segments.contains_key(&id), is_announced, "{id}");
         }
     }
-    master.acked_all(BACKUP, Level::Synced);
+    master.replicas_mut().acked_all(BACKUP, Level::Synced);
 }
 
 fn victims(state: &State) -> Vec<SegmentId> {
@@ -56,7 +56,7 @@ fn o15_a_victim_that_is_forgotten_is_found() {
         announce(&mut master, &[1]);
         master.opened(SegmentId(1), Kind::Head, 0);
         commit(&mut master, &mut 100, &[]);
-        !victims(master.state()).is_empty()
+        !victims(master.control().state()).is_empty()
     };
     assert!(is_announced());
     assert!(!with_bug(Bug::LaterVictimsForgotten, is_announced));
@@ -70,15 +70,29 @@ fn a_swap_is_withdrawn_before_its_record_is_written() {
     let mut next = 100;
     let whole = Certificate::of(&[1; 100]);
     commit(&mut master, &mut next, &[]);
-    master.survivor_durable(SegmentId(9), BACKUP, whole);
+    master
+        .segments_mut()
+        .survivor_durable(SegmentId(9), BACKUP, whole);
     let add = vec![(SegmentId(9), whole)];
     let first = master.swap(add.clone(), Vec::new(), 0);
     assert_eq!(master.withdraw(first), Some(add.clone()));
     commit(&mut master, &mut next, &[]);
-    assert!(!master.state().segments.contains_key(&SegmentId(9)));
+    assert!(
+        !master
+            .control()
+            .state()
+            .segments
+            .contains_key(&SegmentId(9))
+    );
     let second = master.swap(add, Vec::new(), 0);
     commit(&mut master, &mut next, &[]);
-    assert!(master.state().segments.contains_key(&SegmentId(9)));
+    assert!(
+        master
+            .control()
+            .state()
+            .segments
+            .contains_key(&SegmentId(9))
+    );
     assert_eq!(master.withdraw(second), None);
 }
 
@@ -91,24 +105,26 @@ fn a_pass_waits_until_its_victims_are_listed() {
     let mut next = 100;
     commit(&mut master, &mut next, &[]);
     announce(&mut master, &[1]);
-    assert!(victims(master.state()).is_empty());
+    assert!(victims(master.control().state()).is_empty());
     let whole = Certificate::of(&[1; 100]);
     master.opened(SegmentId(1), Kind::Head, 0);
     master.appended(SegmentId(1), whole);
     master.closed(SegmentId(1));
     commit(&mut master, &mut next, &[1]);
     commit(&mut master, &mut next, &[1]);
-    assert_eq!(victims(master.state()), [SegmentId(1)]);
+    assert_eq!(victims(master.control().state()), [SegmentId(1)]);
     announce(&mut master, &[8, 9]);
-    assert_eq!(victims(master.state()), [SegmentId(1)]);
+    assert_eq!(victims(master.control().state()), [SegmentId(1)]);
     master.forget_victims(|id| id != SegmentId(8));
-    master.survivor_durable(SegmentId(9), BACKUP, whole);
+    master
+        .segments_mut()
+        .survivor_durable(SegmentId(9), BACKUP, whole);
     master.swap(vec![(SegmentId(9), whole)], vec![SegmentId(1)], 0);
     commit(&mut master, &mut next, &[1, 8, 9]);
-    assert_eq!(victims(master.state()), [SegmentId(9)]);
+    assert_eq!(victims(master.control().state()), [SegmentId(9)]);
     // It has left: nothing is to be announced.
     announce(&mut master, &[1]);
     master.forget_victims(|_| false);
     commit(&mut master, &mut next, &[9]);
-    assert_eq!(victims(master.state()), [SegmentId(9)]);
+    assert_eq!(victims(master.control().state()), [SegmentId(9)]);
 }

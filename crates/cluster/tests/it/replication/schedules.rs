@@ -89,12 +89,19 @@ impl World {
             _ => {
                 if self.pinned.is_empty() {
                     writer.master.pin();
-                    self.pinned = writer.master.state().segments.keys().copied().collect();
+                    self.pinned = writer
+                        .master
+                        .control()
+                        .state()
+                        .segments
+                        .keys()
+                        .copied()
+                        .collect();
                 } else {
                     let copied = random.index(self.pinned.len());
                     let copied = *self.pinned.iter().nth(copied).expect("one of them");
                     self.pinned.remove(&copied);
-                    writer.master.unpin(copied);
+                    writer.master.replicas_mut().unpin(copied);
                 }
             }
         }
@@ -119,7 +126,7 @@ impl World {
                 }
                 Effect::Free { backup, segment } => {
                     assert!(!self.pinned.contains(&segment), "O9");
-                    self.writer.master.freed(backup, segment);
+                    self.writer.master.replicas_mut().freed(backup, segment);
                     self.backups[backup.0 as usize].replicas.free(segment);
                 }
                 Effect::ControlHead { .. } => unreachable!("nobody asked for it"),
@@ -176,10 +183,16 @@ impl World {
         let ticket = message.send.ticket;
         if self.random.percent(50) {
             backup.replicas.sync();
-            self.writer.master.acked(ticket, Level::Synced);
+            self.writer
+                .master
+                .replicas_mut()
+                .acked(ticket, Level::Synced);
         } else {
             backup.replicas.journal.push(vec![message]);
-            self.writer.master.acked(ticket, Level::Buffered);
+            self.writer
+                .master
+                .replicas_mut()
+                .acked(ticket, Level::Buffered);
         }
     }
 
@@ -196,7 +209,10 @@ impl World {
         } else {
             Level::Buffered
         };
-        self.writer.master.acked_all(BackupId(0), level);
+        self.writer
+            .master
+            .replicas_mut()
+            .acked_all(BackupId(0), level);
     }
 
     fn promise(&mut self) {
@@ -207,7 +223,8 @@ impl World {
     fn tell_coordinator(&mut self) {
         let Some(from) = self.told_from else { return };
         for (n, level) in [Level::Buffered, Level::Synced].into_iter().enumerate() {
-            let floor = self.writer.master.control_floor(level);
+            let master = &self.writer.master;
+            let floor = master.control().floor(master.segments(), level);
             if floor >= Some(from) {
                 self.floors[n] = self.floors[n].max(floor);
             }
@@ -236,7 +253,7 @@ impl World {
         self.backups[lost].up = false;
         self.losses += 1;
         self.complete = false;
-        self.told_from = self.told_from.max(self.writer.master.control_head());
+        self.told_from = self.told_from.max(self.writer.master.control().head());
         self.wire
             .retain(|message| message.send.backup.0 as usize != lost);
         self.writer.master.backup_lost(BackupId(lost as u64));
@@ -351,7 +368,11 @@ fn run(seed: u64, config: Config) -> World {
             19 | 20 => {
                 let n = world.random.index(world.backups.len());
                 world.backups[n].replicas.sync();
-                world.writer.master.acked_all_buffered(BackupId(n as u64));
+                world
+                    .writer
+                    .master
+                    .replicas_mut()
+                    .acked_all_buffered(BackupId(n as u64));
             }
             21 if !one_stream => world.lose_backup(),
             _ => {
@@ -365,7 +386,7 @@ fn run(seed: u64, config: Config) -> World {
 
 /// Delivers all messages, until no work is left.
 fn finish(world: &mut World) {
-    world.writer.master.unpin_all();
+    world.writer.master.replicas_mut().unpin_all();
     world.pinned.clear();
     world.slow.clear();
     for _ in 0..10_000 {
@@ -377,7 +398,11 @@ fn finish(world: &mut World) {
         for n in 0..world.backups.len() {
             if world.backups[n].up {
                 world.backups[n].replicas.sync();
-                world.writer.master.acked_all_buffered(BackupId(n as u64));
+                world
+                    .writer
+                    .master
+                    .replicas_mut()
+                    .acked_all_buffered(BackupId(n as u64));
             }
         }
     }
@@ -397,7 +422,7 @@ fn live(seed: u64, config: Config) -> (usize, usize, usize) {
         assert_eq!(durable, *length, "segment {segment}");
     }
     assert!(world.writer.swaps.is_empty(), "swaps end");
-    let listed = &world.writer.master.state().segments;
+    let listed = &world.writer.master.control().state().segments;
     for backup in world.backups.iter().filter(|backup| backup.up) {
         for (id, stored) in &backup.replicas.disk {
             let needed = listed.contains_key(id) || stored.kind == Kind::Control;
@@ -455,7 +480,7 @@ fn restart_closes_what_was_open_and_frees_what_is_not_listed() {
     for seed in seeds().take(100) {
         let mut world = run(seed, config(true));
         world.commit();
-        let control = world.writer.master.control_head();
+        let control = world.writer.master.control().head();
         let Some(control) = control.filter(|id| world.backups[0].replicas.disk.contains_key(id))
         else {
             continue;
@@ -475,14 +500,14 @@ fn restart_closes_what_was_open_and_frees_what_is_not_listed() {
         world.writer.master = Master::new(config(true), state, &[BackupId(0)], &found);
         world.pinned.clear();
         finish(&mut world);
-        let state = world.writer.master.state();
+        let state = world.writer.master.control().state();
         assert!(
             state
                 .segments
                 .values()
                 .all(|listed| listed.closed.is_some())
         );
-        let head = world.writer.master.control_head();
+        let head = world.writer.master.control().head();
         for (id, stored) in &world.backups[0].replicas.disk {
             assert!(stored.closed || Some(*id) == head, "segment {id}");
             assert!(state.segments.contains_key(id) || Some(*id) == head);

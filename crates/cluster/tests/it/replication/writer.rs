@@ -105,6 +105,7 @@ impl Writer {
                 disk.insert(survivor, stored.clone());
             }
             self.master
+                .segments_mut()
                 .survivor_durable(survivor, BackupId(0), certificate);
         } else {
             self.master.opened(survivor, Kind::Survivor, 0);
@@ -139,7 +140,7 @@ impl Writer {
     pub fn message(&self, send: Send) -> Message {
         let range = send.from as usize..send.certificate.length as usize;
         let bytes = match send.kind {
-            Kind::Control => self.master.control_bytes(send.segment)[range].to_vec(),
+            Kind::Control => self.master.control().bytes(send.segment)[range].to_vec(),
             _ => Vec::new(),
         };
         Message { send, bytes }

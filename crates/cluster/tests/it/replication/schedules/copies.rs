@@ -92,7 +92,7 @@ fn writes_beside_copies() -> (usize, Vec<u32>, bool) {
     }
     for _ in 0..closed.len() {
         let answered = copies.drain(..).map(|send| send.ticket);
-        answered.for_each(|ticket| master.acked(ticket, Level::Synced));
+        answered.for_each(|ticket| master.replicas_mut().acked(ticket, Level::Synced));
         turn(&mut master, &mut copies);
     }
     let is_whole = copies.is_empty() && closed.iter().all(|segment| master.is_safe(*segment));
@@ -138,7 +138,7 @@ fn copies_that_all_backups_refuse_are_parked() {
         assert!(described.contains(&parked), "{described}");
         assert!(!master.wants_sync() && !master.is_idle(), "{described}");
         for _ in 0..20 {
-            master.forgive();
+            master.replicas_mut().forgive();
         }
         let described = master.describe();
         let waiting = format!(" {short} copies wait, 0 find no backup,");
@@ -185,7 +185,7 @@ fn one_poll_looks_at_some_of_the_parked_copies() {
         }
         assert!(before == short && polls > 1, "{before} of {short}");
         for _ in 0..20 {
-            master.forgive();
+            master.replicas_mut().forgive();
         }
         assert_eq!(parked(&master), 0);
     }
@@ -293,9 +293,12 @@ fn count_again_at(back: BackupId) {
     assert_eq!(master.hand_back(back, &found), []);
     for segment in segments {
         assert_eq!(master.is_safe(segment), segment != copy.segment);
-        assert_eq!(master.holds(back, segment), segment != copy.segment);
+        assert_eq!(
+            master.segments().holds(back, segment),
+            segment != copy.segment
+        );
     }
-    master.acked(copy.ticket, Level::Synced);
+    master.replicas_mut().acked(copy.ticket, Level::Synced);
     for effect in polled(&mut master, &mut next) {
         assert!(!matches!(effect, Effect::Send(send) if segments.contains(&send.segment)));
         end(&mut master, vec![effect]);
@@ -325,7 +328,7 @@ fn counted_after_silence(twice: bool, sent: usize) -> usize {
     assert!(
         !segments
             .iter()
-            .any(|segment| master.holds(silent, *segment))
+            .any(|segment| master.segments().holds(silent, *segment))
     );
     master.backup_up(silent);
     if sent > 0 {
@@ -398,7 +401,10 @@ fn replicas_that_are_lost_for_another_reason_do_not_count_again() {
         let found = found_on(silent, segments, certificate);
         assert_eq!(master.hand_back(silent, &found), []);
         for segment in segments {
-            assert!(!master.holds(silent, segment), "freed: {are_freed}");
+            assert!(
+                !master.segments().holds(silent, segment),
+                "freed: {are_freed}"
+            );
         }
     }
 }

@@ -36,7 +36,7 @@ pub fn a_fault_of_the_master_frees_nothing() {
                 if send.segment == SEGMENT {
                     held.insert(send.backup, send.certificate.length);
                 }
-                master.acked(send.ticket, Level::Synced);
+                master.replicas_mut().acked(send.ticket, Level::Synced);
             }
         }
     }
@@ -49,16 +49,16 @@ pub fn a_fault_of_the_master_frees_nothing() {
             for effect in polled(&mut master, &mut next) {
                 match effect {
                     Effect::Send(send) if send.segment != SEGMENT => {
-                        master.acked(send.ticket, Level::Synced);
+                        master.replicas_mut().acked(send.ticket, Level::Synced);
                     }
                     Effect::Send(send) if send.from == send.certificate.length => {
-                        master.acked(send.ticket, Level::Synced);
+                        master.replicas_mut().acked(send.ticket, Level::Synced);
                     }
                     Effect::Send(send) if send.backup == slow && round < 5 => late.push(send),
                     Effect::Send(send) => master.rejected(send.ticket, Rejection::Damaged),
                     Effect::Free { backup, segment } => {
                         assert_ne!(segment, SEGMENT, "{backup:?} frees acknowledged bytes");
-                        master.freed(backup, segment);
+                        master.replicas_mut().freed(backup, segment);
                     }
                     _ => {}
                 }
@@ -68,7 +68,7 @@ pub fn a_fault_of_the_master_frees_nothing() {
             let late = late.drain(..);
             late.for_each(|send| master.rejected(send.ticket, Rejection::Damaged));
         }
-        master.forgive();
+        master.replicas_mut().forgive();
     }
     assert!(master.fault().is_some(), "{}", master.describe());
     assert!(
@@ -98,7 +98,7 @@ fn what_is_damaged_now_and_then_is_sent_again() {
                         holders.extend((send.segment == SEGMENT).then_some(send.backup));
                         match calls % 3 {
                             0 => master.rejected(send.ticket, Rejection::Damaged),
-                            _ => master.acked(send.ticket, Level::Synced),
+                            _ => master.replicas_mut().acked(send.ticket, Level::Synced),
                         }
                     }
                     effect => end(&mut master, vec![effect]),
@@ -170,7 +170,7 @@ fn o10_a_damaged_opening_of_a_control_segment_may_be_there() {
                 effect => end(&mut master, vec![effect]),
             }
         }
-        master.forgive();
+        master.replicas_mut().forgive();
     }
     let bad = bad.expect("two backups get the second control segment");
     assert_eq!(next, 3, "the log continues in a third one");
@@ -182,5 +182,5 @@ fn o10_a_damaged_opening_of_a_control_segment_may_be_there() {
         end(&mut master, effects);
     }
     assert!(master.is_idle(), "{}", master.describe());
-    assert!(!master.control_holders().contains(&bad) || master.holds(bad, SegmentId(3)));
+    assert!(!master.control_holders().contains(&bad) || master.segments().holds(bad, SegmentId(3)));
 }

@@ -90,7 +90,7 @@ fn a_refusal_when_there_is_nobody_else_costs_nothing() {
         for send in sends(&mut master) {
             assert_eq!(*first.get_or_insert(send.segment), send.segment);
             if send.backup == good {
-                master.acked(send.ticket, Level::Synced);
+                master.replicas_mut().acked(send.ticket, Level::Synced);
             } else {
                 asked += 1;
                 assert!(send.open && send.from == 0);
@@ -98,16 +98,16 @@ fn a_refusal_when_there_is_nobody_else_costs_nothing() {
             }
         }
         assert!(sends(&mut master).is_empty(), "it rests");
-        master.forgive();
+        master.replicas_mut().forgive();
     }
     assert!(asked > 40, "{asked}");
-    assert_eq!(master.control_reached(), 0);
+    assert_eq!(master.control().reached(master.segments()), 0);
     for send in sends(&mut master) {
-        master.acked(send.ticket, Level::Synced);
+        master.replicas_mut().acked(send.ticket, Level::Synced);
     }
     sends(&mut master);
     master.control_head_noted(first.expect("it was opened"));
-    assert!(master.control_reached() > 0 && master.is_idle());
+    assert!(master.control().reached(master.segments()) > 0 && master.is_idle());
     // Another backup joins: a refusal moves the replica there.
     let third = BackupId(3);
     master.opened(SegmentId(100), Kind::Head, 0);
@@ -140,27 +140,34 @@ fn damaged_bytes_are_sent_again_to_the_same_backup() {
             if send.backup == first && send.segment == SegmentId(100) && refusals < 3 {
                 refusals += 1;
                 assert!(send.open && send.from == 0);
-                assert_eq!(master.segment_of(send.ticket), Some(send.segment));
+                assert_eq!(
+                    master.replicas().segment_of(send.ticket),
+                    Some(send.segment)
+                );
                 master.rejected(send.ticket, Rejection::Damaged);
-                assert_eq!(master.segment_of(send.ticket), None);
+                assert_eq!(master.replicas().segment_of(send.ticket), None);
             } else {
-                master.acked(send.ticket, Level::Synced);
+                master.replicas_mut().acked(send.ticket, Level::Synced);
             }
         }
     }
     assert_eq!(refusals, 3);
     assert!(master.is_idle());
-    assert_eq!(master.holders(SegmentId(100)).len(), 0, "it is not closed");
+    assert_eq!(
+        master.segments().holders(SegmentId(100)).len(),
+        0,
+        "it is not closed"
+    );
     master.appended(SegmentId(100), Certificate::of(&[7; 100]));
     master.closed(SegmentId(100));
     for _ in 0..50 {
         for effect in polled(&mut master, &mut next) {
             if let Effect::Send(send) = effect {
-                master.acked(send.ticket, Level::Synced);
+                master.replicas_mut().acked(send.ticket, Level::Synced);
             }
         }
     }
-    let mut holders = master.holders(SegmentId(100));
+    let mut holders = master.segments().holders(SegmentId(100));
     holders.sort_unstable();
     assert_eq!(holders, [first, second]);
 }
@@ -202,16 +209,16 @@ fn a_backup_that_finds_all_bytes_damaged_is_not_waited_for() {
         master.closed(segment);
         for _ in 0..20 {
             work(&mut master, 20);
-            master.forgive();
+            master.replicas_mut().forgive();
         }
         if others > 1 {
             assert!(master.is_safe(segment), "{}", master.describe());
-            assert!(!master.holders(segment).contains(&bad));
+            assert!(!master.segments().holders(segment).contains(&bad));
         }
         let before = work(&mut master, 1);
         for _ in 0..10 {
             work(&mut master, 20);
-            master.forgive();
+            master.replicas_mut().forgive();
         }
         // The control log and the segment, each time that some time has passed.
         let more = work(&mut master, 1) - before;
@@ -246,13 +253,13 @@ fn refusals_that_move_a_control_segment_to_and_fro_cost_nothing() {
             assert!(send.open && send.from == 0);
             openings.entry(send.backup).or_default().push(send.epoch);
             if send.backup == good {
-                master.acked(send.ticket, Level::Synced);
+                master.replicas_mut().acked(send.ticket, Level::Synced);
             } else {
                 master.rejected(send.ticket, Rejection::Busy);
             }
         }
         if round % 3 == 2 {
-            master.forgive();
+            master.replicas_mut().forgive();
         }
     }
     for (backup, epochs) in &openings {
@@ -261,7 +268,7 @@ fn refusals_that_move_a_control_segment_to_and_fro_cost_nothing() {
         assert!(epochs.is_sorted_by(|one, other| one < other), "{epochs:?}");
     }
     assert!(openings.get(&good).is_some_and(|epochs| epochs.len() == 1));
-    assert_eq!((next, master.control_reached()), (1, 0));
+    assert_eq!((next, master.control().reached(master.segments())), (1, 0));
 }
 
 /// A backup that keeps its last frames for recoveries refuses a copy of a closed segment. It was
@@ -305,7 +312,7 @@ fn a_refused_copy_keeps_no_open_segment_away() {
                 }
                 Effect::Send(send) => {
                     opened.extend(send.open.then_some((send.segment, send.backup)));
-                    master.acked(send.ticket, Level::Synced);
+                    master.replicas_mut().acked(send.ticket, Level::Synced);
                 }
                 effect => end(&mut master, vec![effect]),
             }
@@ -320,18 +327,18 @@ fn a_refused_copy_keeps_no_open_segment_away() {
             }
         }
         if round > 5 {
-            master.forgive();
+            master.replicas_mut().forgive();
         }
     }
     assert!((3..=8).contains(&asked.len()), "{asked:?}");
     // It is told: nobody saw that segments had one copy each for days.
-    assert_eq!(master.placed().segments_short, 1);
+    assert_eq!(master.replicas_mut().placed().segments_short, 1);
     for _ in 0..30 {
-        master.forgive();
+        master.replicas_mut().forgive();
         let effects = polled(&mut master, &mut next);
         end(&mut master, effects);
     }
-    assert_eq!(master.placed().segments_short, 0);
+    assert_eq!(master.replicas_mut().placed().segments_short, 0);
 }
 
 /// Openings of a segment, and whether each closes it, after a backup has refused the first one as
@@ -370,7 +377,7 @@ fn openings(kind: Kind, refusals: usize) -> Vec<(u64, bool)> {
                         refused += 1;
                         master.rejected(send.ticket, Rejection::Busy);
                     } else {
-                        master.acked(send.ticket, Level::Synced);
+                        master.replicas_mut().acked(send.ticket, Level::Synced);
                     }
                 }
                 Effect::Send(send) if send.segment == segment && !is_lost => {
@@ -380,7 +387,7 @@ fn openings(kind: Kind, refusals: usize) -> Vec<(u64, bool)> {
                 effect => end(&mut master, vec![effect]),
             }
         }
-        master.forgive();
+        master.replicas_mut().forgive();
     }
     assert!(master.is_safe(segment), "{}", master.describe());
     openings
@@ -427,7 +434,7 @@ fn replicas_count_again_where_copies_were_refused() {
                 effect => end(&mut master, vec![effect]),
             }
         }
-        master.forgive();
+        master.replicas_mut().forgive();
     }
     let found = segments.map(|segment| Found {
         backup: back,
@@ -467,8 +474,8 @@ pub(super) fn close_all(
 pub(super) fn end(master: &mut Master, effects: Vec<Effect>) {
     for effect in effects {
         match effect {
-            Effect::Send(send) => master.acked(send.ticket, Level::Synced),
-            Effect::Free { backup, segment } => master.freed(backup, segment),
+            Effect::Send(send) => master.replicas_mut().acked(send.ticket, Level::Synced),
+            Effect::Free { backup, segment } => master.replicas_mut().freed(backup, segment),
             _ => {}
         }
     }
@@ -493,7 +500,7 @@ fn seek_in_vain(
                         master.rejected(send.ticket, Rejection::Busy);
                         continue;
                     }
-                    let holders = master.holders(segment);
+                    let holders = master.segments().holders(segment);
                     assert!(holders == [damaged] || holders.is_empty());
                     if holders.is_empty() {
                         master.give_up(send.ticket);
@@ -506,12 +513,12 @@ fn seek_in_vain(
                     backup,
                 } => {
                     assert_ne!(id, segment, "the last one is freed, of {backup:?}");
-                    master.freed(backup, id);
+                    master.replicas_mut().freed(backup, id);
                 }
                 effect => end(master, vec![effect]),
             }
         }
-        master.forgive();
+        master.replicas_mut().forgive();
     }
     assert!(is_sought && !is_first, "nobody asked");
 }
@@ -547,7 +554,7 @@ pub fn the_last_good_replica_is_kept() {
     master.backup_up(back);
     master.backup_up(third);
     seek_in_vain(&mut master, segment, (damaged, back), &mut effects_of);
-    assert_eq!(master.holders(segment), []);
+    assert_eq!(master.segments().holders(segment), []);
 
     // The crashed holder's replica counts again, and the damaged one is freed when there are two.
     let found = Found {
@@ -558,7 +565,7 @@ pub fn the_last_good_replica_is_kept() {
         closed: true,
     };
     assert_eq!(master.hand_back(back, &[found]), []);
-    assert_eq!(master.holders(segment), [back]);
+    assert_eq!(master.segments().holders(segment), [back]);
     let mut freed = Vec::new();
     for _ in 0..20 {
         for effect in effects_of(&mut master) {
@@ -576,7 +583,7 @@ pub fn the_last_good_replica_is_kept() {
     }
     assert!(master.is_safe(segment) && master.is_idle());
     assert!(freed.is_empty() || freed == [damaged], "{freed:?}");
-    assert!(freed == [damaged] || master.holds(damaged, segment));
+    assert!(freed == [damaged] || master.segments().holds(damaged, segment));
 }
 
 #[test]
@@ -615,7 +622,7 @@ fn replaced(there_is_another: bool) -> (Vec<BackupId>, Vec<BackupId>) {
     let mut round = |master: &mut Master| {
         for effect in polled(master, &mut next) {
             match effect {
-                Effect::Send(send) => master.acked(send.ticket, Level::Synced),
+                Effect::Send(send) => master.replicas_mut().acked(send.ticket, Level::Synced),
                 Effect::Free {
                     backup,
                     segment: id,
@@ -624,7 +631,7 @@ fn replaced(there_is_another: bool) -> (Vec<BackupId>, Vec<BackupId>) {
                         assert!(master.is_safe(segment), "the replacement is not there yet");
                         freed.push(backup);
                     }
-                    master.freed(backup, id);
+                    master.replicas_mut().freed(backup, id);
                 }
                 _ => {}
             }
@@ -635,7 +642,7 @@ fn replaced(there_is_another: bool) -> (Vec<BackupId>, Vec<BackupId>) {
     }
     master.replica_damaged(damaged, &[segment, SegmentId(999)]);
     assert!(
-        master.holds(damaged, segment),
+        master.segments().holds(damaged, segment),
         "it is told again when the segment is closed"
     );
     master.closed(segment);
@@ -649,12 +656,12 @@ fn replaced(there_is_another: bool) -> (Vec<BackupId>, Vec<BackupId>) {
     }
     master.replica_damaged(damaged, &[segment]);
     master.replica_damaged(damaged, &[segment]);
-    assert_eq!(master.holders(segment), [sound]);
+    assert_eq!(master.segments().holders(segment), [sound]);
     for _ in 0..20 {
         round(&mut master);
     }
     assert!(master.is_safe(segment) && master.is_idle());
-    (master.holders(segment), freed)
+    (master.segments().holders(segment), freed)
 }
 
 /// Backups in the racks a, a and b, the master in c. When the member in b dies, copies share a
@@ -671,7 +678,7 @@ fn copies_share_a_rack_while_there_is_no_other_one() {
         ..Member::from(BackupId(backup))
     };
     let mut master = Master::new(config, State::default(), &[], &[]);
-    master.is_at(at(9, "c"));
+    master.replicas_mut().is_at(at(9, "c"));
     for member in [at(1, "a"), at(2, "a"), at(3, "b")] {
         master.backup_up(member);
     }
@@ -681,8 +688,10 @@ fn copies_share_a_rack_while_there_is_no_other_one() {
             let effects = polled(master, &mut next);
             for effect in effects {
                 match effect {
-                    Effect::Send(send) => master.acked(send.ticket, Level::Synced),
-                    Effect::Free { backup, segment } => master.freed(backup, segment),
+                    Effect::Send(send) => master.replicas_mut().acked(send.ticket, Level::Synced),
+                    Effect::Free { backup, segment } => {
+                        master.replicas_mut().freed(backup, segment)
+                    }
                     _ => {}
                 }
             }
@@ -705,7 +714,7 @@ fn copies_share_a_rack_while_there_is_no_other_one() {
     };
     write(&mut master, 100);
     all_arrives(&mut master);
-    assert_eq!(master.placed(), placed(true, 0));
+    assert_eq!(master.replicas_mut().placed(), placed(true, 0));
 
     master.backup_lost(BackupId(3));
     write(&mut master, 101);
@@ -714,7 +723,7 @@ fn copies_share_a_rack_while_there_is_no_other_one() {
     let holders = master.control_holders();
     assert_eq!(holders, [BackupId(1), BackupId(2)].into());
     assert_eq!(
-        master.placed(),
+        master.replicas_mut().placed(),
         placed(true, 3),
         "two of data, one of control"
     );
@@ -723,12 +732,21 @@ fn copies_share_a_rack_while_there_is_no_other_one() {
     write(&mut master, 102);
     all_arrives(&mut master);
     assert!(master.control_holders().contains(&BackupId(4)));
-    assert!(master.holders(SegmentId(102)).contains(&BackupId(4)));
-    assert_eq!(master.placed(), placed(true, 2), "what was written before");
+    assert!(
+        master
+            .segments()
+            .holders(SegmentId(102))
+            .contains(&BackupId(4))
+    );
+    assert_eq!(
+        master.replicas_mut().placed(),
+        placed(true, 2),
+        "what was written before"
+    );
 
     master.backup_lost(BackupId(4));
     master.backup_lost(BackupId(1));
-    assert!(!master.placed().has_enough);
+    assert!(!master.replicas_mut().placed().has_enough);
 }
 
 /// Members that started at once, in racks: the first control segment had copies on fewer backups
@@ -748,7 +766,7 @@ fn a_control_segment_that_ends_before_it_is_noted_gives_its_place_to_the_next() 
             ..Member::from(BackupId(backup))
         };
         let mut master = Master::new(config, State::default(), &[], &[]);
-        master.is_at(at(99, "a"));
+        master.replicas_mut().is_at(at(99, "a"));
         let (mut next, mut noted) = (0, None);
         let mut work = |master: &mut Master, rounds: usize| {
             for effect in (0..rounds)
@@ -756,8 +774,10 @@ fn a_control_segment_that_ends_before_it_is_noted_gives_its_place_to_the_next() 
                 .collect::<Vec<_>>()
             {
                 match effect {
-                    Effect::Send(send) => master.acked(send.ticket, Level::Synced),
-                    Effect::Free { backup, segment } => master.freed(backup, segment),
+                    Effect::Send(send) => master.replicas_mut().acked(send.ticket, Level::Synced),
+                    Effect::Free { backup, segment } => {
+                        master.replicas_mut().freed(backup, segment)
+                    }
                     Effect::ControlHead { min_open } => {
                         noted = Some(min_open);
                         master.control_head_noted(min_open);
