@@ -23,7 +23,6 @@
 
 use duramen_base::planted::{Bug, has_bug};
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -38,11 +37,12 @@ use crate::encryption::Ciphers;
 use crate::error::{Error, is_full};
 use crate::frames::Frames;
 use crate::region::Region;
-use crate::replica::{Data, Decay, Replica};
+use crate::replica::{Data, Replica};
 use crate::ring::Ring;
 use crate::speed::ReadSpeed;
 use crate::staging::Batch;
-use crate::types::{Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaId, Stats};
+use crate::state::State;
+use crate::types::{Chunk, Committed, Geometry, Identity, Options, ReplicaId, Stats};
 
 /// Segment replicas on one device. The crate's documentation lists who calls which method.
 pub struct Backup {
@@ -74,34 +74,6 @@ pub struct Backup {
     pub(crate) lock: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
-/// The state of the device.
-pub(crate) struct State {
-    pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
-    /// Replicas for which a restart would need commits, with the oldest such commit.
-    pub(crate) needs: BTreeSet<(u64, ReplicaId)>,
-    pub(crate) frames: Frames,
-    pub(crate) ring: Ring,
-    /// Greatest stamp of any slot.
-    pub(crate) stamp: u64,
-    pub(crate) failed: Option<String>,
-    /// Replicas that were freed while the flusher wrote them.
-    pub(crate) doomed: BTreeMap<ReplicaId, Option<Decay>>,
-    /// Found since the last [`take_damaged`](Backup::take_damaged).
-    pub(crate) damaged: Vec<Damaged>,
-    /// Found since the last [`take_mended`](Backup::take_mended).
-    pub(crate) mended: Vec<(ReplicaId, String)>,
-    /// A start has put back a flipped bit of the write-ahead log, which still has it.
-    pub(crate) log_is_mended: bool,
-    /// Buffers for reuse: fresh memory is slow to touch.
-    pub(crate) pool: Vec<Buffer>,
-    pub(crate) held: Arc<BufferBytes>,
-    /// Logs of which nothing is accepted any more.
-    pub(crate) fenced: BTreeSet<u64>,
-    /// The replica that was verified last in this round.
-    pub(crate) scrub_after: ReplicaId,
-    pub(crate) stats: Stats,
-}
-
 /// The new bytes of a chunk, and the length staged before it.
 struct Fitting<'a> {
     staged: u32,
@@ -111,38 +83,6 @@ struct Fitting<'a> {
 /// From this many bytes on, a write from the caller's memory and another one from ours cost less
 /// than a copy here.
 const UNCOPIED_BYTES: usize = 512 << 10;
-
-/// Most buffers kept for reuse: often each of two heads begins a segment while others go to their
-/// frames.
-const POOL_MAX: usize = 2;
-
-impl State {
-    pub(crate) fn buffer(&mut self, bytes: u32) -> Buffer {
-        let kept = self.pool.pop();
-        kept.filter(|buffer| buffer.capacity() >= bytes as usize)
-            .unwrap_or_else(|| Buffer::counted(bytes as usize, &self.held))
-    }
-
-    pub(crate) fn recycle(&mut self, mut buffer: Buffer) {
-        if self.pool.len() < POOL_MAX {
-            buffer.clear();
-            self.pool.push(buffer);
-        }
-    }
-
-    /// Updates `needs` for a replica that changed.
-    pub(crate) fn need(&mut self, id: ReplicaId, before: Option<u64>) {
-        let after = self.replicas.get(&id).and_then(|replica| replica.wal_from);
-        if before != after {
-            if let Some(lsn) = before {
-                self.needs.remove(&(lsn, id));
-            }
-            if let Some(lsn) = after {
-                self.needs.insert((lsn, id));
-            }
-        }
-    }
-}
 
 impl Backup {
     /// Writes a header block over the older one.

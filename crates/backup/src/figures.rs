@@ -1,6 +1,7 @@
 //! Statistics of a backup: its replicas, its memory, its counters.
 
-use crate::backup::{Backup, State};
+use crate::backup::Backup;
+use crate::state::State;
 use crate::error::Error;
 use crate::types::{Copies, KnownDamage, ReplicaInfo, Stats};
 use duramen_base::planted::{Bug, has_bug};

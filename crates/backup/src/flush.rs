@@ -22,7 +22,8 @@ use duramen_format::frame::{Slot, State as SlotState};
 use duramen_format::segment::Kind;
 use duramen_format::wal::RING_AT;
 
-use crate::backup::{Backup, State};
+use crate::backup::Backup;
+use crate::state::State;
 use crate::buffer::Buffer;
 use crate::disk::BLOCK_BYTES;
 use crate::error::{Error, is_full};

@@ -42,6 +42,7 @@ mod scan;
 mod scrub;
 mod speed;
 mod staging;
+mod state;
 mod types;
 
 pub use ahead::{Lookup, ReadAhead};

@@ -31,9 +31,10 @@ use duramen_format::hash::KeyHasher;
 use duramen_format::mend::{self, Mended};
 use duramen_format::segment::HEADER_BYTES;
 
-use crate::backup::{Backup, State, extended};
+use crate::backup::{Backup, extended};
 use crate::error::Error;
 use crate::replica::Data;
+use crate::state::State;
 use crate::types::{Chunk, ReplicaId, ReplicaInfo};
 
 /// Openings are refused while more of the write-ahead log is in use, in percent: the commits of
@@ -224,33 +225,6 @@ fn sorted(mut ranks: Vec<u128>) -> Vec<u128> {
         start = end as usize;
     }
     ordered
-}
-
-impl State {
-    /// Whether a closed replica has no frame yet.
-    pub(crate) fn waits_for_frames(&self) -> bool {
-        let mut replicas = self.replicas.values();
-        replicas.any(|replica| replica.closed && replica.frame.is_none())
-    }
-
-    pub(crate) fn logs(&self) -> Vec<u64> {
-        let mut logs: Vec<u64> = self.replicas.keys().map(|id| id.log).collect();
-        logs.dedup(); // they are ordered
-        logs
-    }
-
-    pub(crate) fn replicas_of(&self, log: u64) -> Vec<ReplicaInfo> {
-        let first = ReplicaId {
-            log,
-            segment: SegmentId::NONE,
-        };
-        self.replicas
-            .range(first..)
-            .take_while(|(id, _)| id.log == log)
-            .filter(|(_, replica)| replica.committed)
-            .map(|(id, replica)| replica.info(*id))
-            .collect()
-    }
 }
 
 impl Backup {

@@ -7,8 +7,8 @@
 //! A replica that a restart has found damaged stays so until it is freed or opened again: the
 //! header is written again and the commits are trimmed, and its older slot is as valid as ever.
 
-use crate::backup::State;
 use crate::replica::Replica;
+use crate::state::State;
 use duramen_format::segment::Kind;
 use duramen_format::wal::{Header, Held, MARKS_MAX, Mark};
 

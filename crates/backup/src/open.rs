@@ -10,19 +10,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use duramen_format::wal::{HEADER_AT, Header, RING_AT};
 
-use crate::backup::{Backup, State};
-use crate::buffer::{Buffer, BufferBytes};
+use crate::backup::Backup;
+use crate::buffer::Buffer;
 use crate::create::{self, Accepted, Probe, Purpose};
 use crate::disk::{Disk, OpenHow};
 use crate::error::Error;
 use crate::frames::Frames;
 use crate::rebuild::{self, Rebuild};
 use crate::region::{self, Region};
-use crate::replica::Data;
 use crate::ring::{Live, Ring};
 use crate::scan::{self, Reader};
 use crate::speed::ReadSpeed;
 use crate::staging::Batch;
+use crate::state::State;
 use crate::types::{Expected, Geometry, Identity, Options, ReplicaId, ReplicaInfo, Stats};
 
 impl Backup {
@@ -495,19 +495,6 @@ fn restore(
         },
         damaged,
     })
-}
-
-impl State {
-    /// With the buffers of its replicas counted by `held`.
-    fn counted(mut self, held: &Arc<BufferBytes>) -> State {
-        for replica in self.replicas.values_mut() {
-            if let Data::Growing(buffer) = &mut replica.data {
-                buffer.count(held);
-            }
-        }
-        self.held = held.clone();
-        self
-    }
 }
 
 fn damaged(place: &str, lsn: u64, offset: u64) -> Error {

@@ -14,7 +14,8 @@ use duramen_base::ids::SegmentId;
 use duramen_format::frame::{SLOT_BYTES, slot_at};
 use duramen_format::mend;
 
-use crate::backup::{Backup, State};
+use crate::backup::Backup;
+use crate::state::State;
 use crate::error::Error;
 use crate::rebuild;
 use crate::replica::{Data, Decay, Replica};

@@ -15,7 +15,8 @@ use std::sync::PoisonError;
 
 use duramen_format::wal::{COMMIT_BYTES, Commit};
 
-use crate::backup::{Backup, State};
+use crate::backup::Backup;
+use crate::state::State;
 use crate::buffer::Buffer;
 use crate::disk::BLOCK_BYTES;
 use crate::error::Error;
