@@ -116,7 +116,7 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     for info in &found {
-        let _ = backup.scrub_step();
+        let _ = backup.scrubber().step();
         let _ = backup.free(info.segment);
     }
 });

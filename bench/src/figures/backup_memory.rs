@@ -169,7 +169,7 @@ fn grow(dir: &std::path::Path, segment_bytes: u64, counts: &[u64]) -> Result<Vec
         points.push(Point {
             segments,
             resident_bytes: machine::rss_bytes(None)?.saturating_sub(before) as f64,
-            copies_bytes: backup.copies().bytes,
+            copies_bytes: backup.figures().copies().bytes,
         });
     }
     Ok(points)

@@ -13,7 +13,7 @@
 
 use duramen_base::planted::{Bug, has_bug};
 use std::io;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duramen_base::ids::SegmentId;
 use duramen_base::units::MIB;
@@ -22,13 +22,13 @@ use duramen_format::frame::{Slot, State as SlotState};
 use duramen_format::segment::Kind;
 use duramen_format::wal::RING_AT;
 
-use crate::backup::Backup;
-use crate::state::State;
 use crate::buffer::Buffer;
+use crate::device::Device;
 use crate::disk::BLOCK_BYTES;
 use crate::error::{Error, is_full};
 use crate::frames::slot_bytes;
-use crate::replica::{Data, Decay, Replica};
+use crate::replica::{Data, Replica};
+use crate::state::State;
 use crate::types::ReplicaId;
 
 /// Frames to try before the device counts as failed.
@@ -58,20 +58,51 @@ struct Flush {
     tail: Vec<u8>,
 }
 
-impl Backup {
+/// The turns of those that write to frames. Each is taken after the locks of commits, and before
+/// that of the device's state.
+#[derive(Default)]
+pub(crate) struct Turns {
+    flushing: Mutex<()>,
+    straight: Mutex<()>,
+}
+
+impl Turns {
+    /// Held by the flusher, or by a commit that waits for room.
+    pub(crate) fn flushing(&self) -> MutexGuard<'_, ()> {
+        self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held by a caller of `stage` while it writes to a frame, or by a commit that waits for room.
+    pub(crate) fn straight(&self) -> MutexGuard<'_, ()> {
+        self.straight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Moves data to frames; see the module.
+#[derive(Clone, Copy)]
+pub struct Flusher<'b> {
+    device: &'b Device,
+    turns: &'b Turns,
+}
+
+impl<'b> Flusher<'b> {
+    pub(crate) fn new(device: &'b Device, turns: &'b Turns) -> Flusher<'b> {
+        Flusher { device, turns }
+    }
+
     /// Writes at most one replica (or part of one) to its frame and trims the write-ahead log.
     /// Returns whether there was work. For one background thread, or the simulator.
     ///
     /// # Errors
     /// [`Error::Full`]: try again later. [`Error::Failed`].
-    pub fn flush_step(&self) -> Result<bool, Error> {
-        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.working(&self.state())?;
+    pub(crate) fn step(&self) -> Result<bool, Error> {
+        let _flushing = self.turns.flushing();
+        self.device.working(&self.device.state())?;
         let has_grown = self.grow_ring()?;
         let chosen = {
-            let state = self.state();
+            let state = self.device.state();
             let allowed =
-                state.ring.ready / 100 * u64::from(self.options.wal_fill_percent.min(100));
+                state.ring.ready / 100 * u64::from(self.device.options().wal_fill_percent.min(100));
             let crowded = state.ring.used() > allowed;
             closed_first(&state)
                 .or_else(|| oldest(&state, false).filter(|_| crowded))
@@ -79,23 +110,67 @@ impl Backup {
         };
         if let Some(id) = chosen {
             self.flush(id, false)?;
-            self.trim(self.ring_bytes() / TRIM_PART)?;
+            self.trim(self.device.ring_bytes() / TRIM_PART)?;
             return Ok(true);
         }
-        Ok(self.trim(self.ring_bytes() / TRIM_PART)? || has_grown)
+        Ok(self.trim(self.device.ring_bytes() / TRIM_PART)? || has_grown)
     }
 
     /// Before the last steps of a close: they fill no space that only later commits would need.
     pub fn end_growth(&self) {
-        let ring = &mut self.state().ring;
+        let ring = &mut self.device.state().ring;
         ring.reserved = ring.ready;
+    }
+
+    /// Bytes of the write-ahead log in which commits may lie now. A commit takes a quarter of
+    /// them, and a segment, at most.
+    pub fn ring_bytes(&self) -> u64 {
+        self.device.ring_bytes()
+    }
+
+    /// Allocates disk space for `wanted` frames ahead of their use. Returns the number of frames
+    /// with space: fewer on a full disk.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn secure_frames(&self, wanted: u32) -> Result<u32, Error> {
+        let mut state = self.device.state();
+        self.device.working(&state)?;
+        let secured = state.frames.secure(self.device.frames(), wanted);
+        drop(state);
+        secured.map_err(|error| self.device.fail("allocate frames", &error))
+    }
+
+    /// New copies of lost replicas leave this many frames free (M2).
+    pub fn keep_from_refills(&self, frames: u32) {
+        self.device.state().frames.refills_leave = frames;
+    }
+
+    /// Writes the data of all commits to frames, so that a restart needs nothing of the write-ahead
+    /// log, and records its end, so that a restart need not search for it. Without room for frames
+    /// the commits stay.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::Failed`]: the end is not recorded.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        let _flushing = self.turns.flushing();
+        self.device.sync()?;
+        match self.drain() {
+            Ok(()) | Err(Error::Full { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let state = self.device.state();
+        let mut header = state.header();
+        header.end_lsn = state.ring.committed_lsn + 1;
+        drop(state);
+        self.device.write_next_header(&header)
     }
 
     /// Gives the ring more space while commits fill it fast, and fills new space with zeros before
     /// commits lie there. Returns whether there was work. The caller holds `flushing`.
     fn grow_ring(&self) -> Result<bool, Error> {
         let is_filled = {
-            let mut guard = self.state();
+            let mut guard = self.device.state();
             let state = &mut *guard;
             state.ring.fills_fast(state.stats.wal_written_bytes)
         };
@@ -103,21 +178,21 @@ impl Backup {
             self.reserve(BLOCK_BYTES)?;
         }
         let (at, bytes) = {
-            let ring = &self.state().ring;
+            let ring = &self.device.state().ring;
             let bytes = (ring.reserved - ring.ready).min(ZEROS_BYTES);
             (RING_AT + ring.ready, bytes)
         };
         if bytes == 0 {
             return Ok(false);
         }
-        match self.wal.allocate(at, bytes, true) {
+        match self.device.wal().allocate(at, bytes, true) {
             Ok(()) => {}
             // A file system that writes zeros elsewhere: they would not pay.
             Err(error) if is_full(&error) => {}
             // A failed sync may have lost commits (disk::D3).
-            Err(error) => return Err(self.fail("extend the write-ahead log", &error)),
+            Err(error) => return Err(self.device.fail("extend the write-ahead log", &error)),
         }
-        self.state().ring.ready += bytes;
+        self.device.state().ring.ready += bytes;
         Ok(true)
     }
 
@@ -125,21 +200,21 @@ impl Backup {
     /// The caller holds `flushing`.
     fn extend_ring(&self, bytes: u64) -> Result<bool, Error> {
         let is_whole = {
-            let ring = &self.state().ring;
+            let ring = &self.device.state().ring;
             ring.ready == ring.reserved
         };
         if is_whole {
             self.reserve(bytes)?;
         }
-        let ring = &mut self.state().ring;
+        let ring = &mut self.device.state().ring;
         Ok(std::mem::replace(&mut ring.ready, ring.reserved) < ring.reserved)
     }
 
     fn reserve(&self, least: u64) -> Result<(), Error> {
-        let mut state = self.state();
-        let reserved = state.ring.reserve(&self.wal, least);
+        let mut state = self.device.state();
+        let reserved = state.ring.reserve(self.device.wal(), least);
         drop(state);
-        reserved.map_err(|error| self.fail("extend the write-ahead log", &error))
+        reserved.map_err(|error| self.device.fail("extend the write-ahead log", &error))
     }
 
     /// Writes all data that only commits have to frames and drops those commits: at an orderly
@@ -150,12 +225,12 @@ impl Backup {
     /// [`Error::Full`]: the rest stays in the write-ahead log. [`Error::Failed`].
     pub(crate) fn drain(&self) -> Result<(), Error> {
         let until = {
-            let state = self.state();
-            self.working(&state)?;
+            let state = self.device.state();
+            self.device.working(&state)?;
             state.ring.committed_lsn
         };
         loop {
-            let next = next_to_drain(&self.state(), until);
+            let next = next_to_drain(&self.device.state(), until);
             let Some(id) = next else { break };
             self.flush(id, false)?;
         }
@@ -164,38 +239,32 @@ impl Backup {
 
     /// The next replica for the background flush, so that commits need not wait for memory.
     fn ahead_of_memory(&self, mut state: MutexGuard<'_, State>) -> Option<ReplicaId> {
-        let most = self.options.memory_bytes / 4 * 3;
-        if self.held.bytes() > most {
+        let most = self.device.options().memory_bytes / 4 * 3;
+        if self.device.held().bytes() > most {
             state.pool.clear();
         }
-        let least = self.options.memory_bytes / AHEAD_PART;
-        largest(&state, least.max(BLOCK_BYTES)).filter(|_| self.held.bytes() > most)
-    }
-
-    /// Bytes of the write-ahead log in which commits may lie now. A commit takes a quarter of
-    /// them, and a segment, at most.
-    pub fn ring_bytes(&self) -> u64 {
-        self.state().ring.ready
+        let least = self.device.options().memory_bytes / AHEAD_PART;
+        largest(&state, least.max(BLOCK_BYTES)).filter(|_| self.device.held().bytes() > most)
     }
 
     /// Frees some of the write-ahead log, for a commit of so many bytes that waits. `false`:
     /// nothing can be freed.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<bool, Error> {
-        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.state().ring.place(bytes).is_some() {
+        let _flushing = self.turns.flushing();
+        if self.device.state().ring.place(bytes).is_some() {
             return Ok(true); // the background flush was faster
         }
         // Space at the end helps no commit that lies before the oldest one.
-        if !self.state().ring.wraps() && self.extend_ring(bytes)? {
+        if !self.device.state().ring.wraps() && self.extend_ring(bytes)? {
             return Ok(true);
         }
         // No valid block is written again (H3): bytes that are being staged directly to a frame
         // have to be there first.
-        let _straight = self.straight.lock().unwrap_or_else(PoisonError::into_inner);
+        let _straight = self.turns.straight();
         if self.trim(1)? {
             return Ok(true);
         }
-        let Some(id) = oldest(&self.state(), true) else {
+        let Some(id) = oldest(&self.device.state(), true) else {
             return Ok(false);
         };
         self.flush(id, true)?;
@@ -206,11 +275,11 @@ impl Backup {
     /// Writes to frames the replica that takes most memory, for a commit that waits. `false`: no
     /// replica can go to a frame now.
     pub(crate) fn make_memory(&self) -> Result<bool, Error> {
-        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.held.bytes() <= self.options.memory_bytes {
+        let _flushing = self.turns.flushing();
+        if self.device.held().bytes() <= self.device.options().memory_bytes {
             return Ok(true); // the background flush was faster
         }
-        let Some(id) = largest(&self.state(), BLOCK_BYTES) else {
+        let Some(id) = largest(&self.device.state(), BLOCK_BYTES) else {
             return Ok(false);
         };
         self.flush(id, false)?;
@@ -220,7 +289,7 @@ impl Backup {
     /// Writes the certified bytes of a replica to its frame. `in_commit`: the caller is the log
     /// writer, so no staged bytes are being written to that frame at the same time.
     fn flush(&self, id: ReplicaId, in_commit: bool) -> Result<(), Error> {
-        self.sync()?; // H1
+        self.device.sync()?; // H1
         for _ in 0..ATTEMPTS {
             let Some(flush) = self.begin_flush(id, in_commit)? else {
                 return Ok(());
@@ -229,16 +298,16 @@ impl Backup {
                 Ok(()) => {}
                 Err(error) if is_full(&error) => {
                     self.abandon(&flush, false);
-                    return Err(self.full());
+                    return Err(self.device.full());
                 }
                 Err(error) if flush.base > 0 || flush.is_shared => {
                     // A part is in the same frame, or was written directly to it: it cannot be
                     // written again to another frame.
                     self.abandon(&flush, false);
-                    return Err(self.fail("write a frame", &error));
+                    return Err(self.device.fail("write a frame", &error));
                 }
                 Err(_) => {
-                    self.state().stats.io_errors += 1;
+                    self.device.state().stats.io_errors += 1;
                     self.abandon(&flush, true);
                     continue; // the bytes are in memory and in the write-ahead log: another frame will do
                 }
@@ -250,12 +319,12 @@ impl Backup {
             return self.end_flush(flush);
         }
         let error = io::Error::other("several frames in a row could not be written");
-        Err(self.fail("write a frame", &error))
+        Err(self.device.fail("write a frame", &error))
     }
 
     /// Chooses a frame and takes the bytes to be written.
     fn begin_flush(&self, id: ReplicaId, in_commit: bool) -> Result<Option<Flush>, Error> {
-        let mut guard = self.state();
+        let mut guard = self.device.state();
         let state = &mut *guard;
         let stamp = state.stamp + 1;
         let lsn = state.ring.durable_lsn;
@@ -266,13 +335,13 @@ impl Backup {
             return Ok(None);
         }
         if replica.frame.is_none() {
-            match state.frames.take(&self.frames) {
+            match state.frames.take(self.device.frames()) {
                 Ok(Some(frame)) => replica.frame = Some(frame),
-                Ok(None) => return Err(self.full()),
-                Err(error) if is_full(&error) => return Err(self.full()),
+                Ok(None) => return Err(self.device.full()),
+                Err(error) if is_full(&error) => return Err(self.device.full()),
                 Err(error) => {
                     drop(guard);
-                    return Err(self.fail("allocate a frame", &error));
+                    return Err(self.device.fail("allocate a frame", &error));
                 }
             }
         }
@@ -286,8 +355,10 @@ impl Backup {
             }
             Data::Growing(_) => {
                 let full = length - length % BLOCK_BYTES as usize;
-                let (mut copy, mut tail) =
-                    (Buffer::counted(full, &self.held), vec![0; length - full]);
+                let (mut copy, mut tail) = (
+                    Buffer::counted(full, self.device.held()),
+                    vec![0; length - full],
+                );
                 copy.resize_zeroed(full);
                 let copied = replica.copy_from(replica.base, copy.bytes_mut())
                     + replica.copy_from(replica.base + full as u32, &mut tail);
@@ -328,7 +399,7 @@ impl Backup {
     /// Writes the data, durably.
     fn write_data(&self, flush: &Flush) -> io::Result<()> {
         let blocks = flush.data.blocks();
-        let at = self.state().frames.data_at(flush.frame) + u64::from(flush.base);
+        let at = self.device.state().frames.data_at(flush.frame) + u64::from(flush.base);
         self.write_blocks(at, blocks)
     }
 
@@ -337,41 +408,32 @@ impl Backup {
     fn write_blocks(&self, at: u64, blocks: &[u8]) -> io::Result<()> {
         for (index, part) in blocks.chunks(WRITE_BYTES).enumerate() {
             let at = at + (index * WRITE_BYTES) as u64;
-            if self.options.frames_past_cache {
-                self.frames.write_parts(at, &[part])?;
+            if self.device.options().frames_past_cache {
+                self.device.frames().write_parts(at, &[part])?;
             } else {
-                self.frames.write_at(at, part)?;
+                self.device.frames().write_at(at, part)?;
             }
         }
         if !has_bug(Bug::SlotBeforeData) {
-            self.sync_frames()?;
+            self.device.sync_frames()?;
         }
-        self.state().stats.frame_written_bytes += blocks.len() as u64;
+        self.device.state().stats.frame_written_bytes += blocks.len() as u64;
         Ok(())
-    }
-
-    /// Syncs frames. A failure is final (backup::V2): which of the writes since the last good sync
-    /// are lost is unknown.
-    pub(crate) fn sync_frames(&self) -> io::Result<()> {
-        self.state().stats.syncs += 1;
-        self.frames.sync().map_err(|error| {
-            self.fail("sync the frames", &error);
-            io::Error::other(error.to_string())
-        })
     }
 
     /// Writes a frame's next slot, durably.
     fn certify(&self, frame: u32, slot: &Slot, tail: &[u8]) -> Result<(), Error> {
         let at = {
-            let state = self.state();
-            self.working(&state)?;
+            let state = self.device.state();
+            self.device.working(&state)?;
             state.frames.next_slot_at(frame)
         };
         let bytes = slot_bytes(slot, tail);
-        self.frames
+        self.device
+            .frames()
             .write_durably(at, &bytes)
-            .map_err(|error| self.failed_write("write a frame's slot", &error))?;
-        let mut state = self.state();
+            .map_err(|error| self.device.failed_write("write a frame's slot", &error))?;
+        let mut state = self.device.state();
         state.frames.flip(frame, slot.stamp);
         state.stats.frame_written_bytes += bytes.len() as u64;
         state.stats.syncs += 1;
@@ -380,12 +442,14 @@ impl Backup {
 
     /// Completes a flush after its slot is durable: the replica needs less of the write-ahead log.
     fn end_flush(&self, flush: Flush) -> Result<(), Error> {
-        let mut guard = self.state();
+        let mut guard = self.device.state();
         let state = &mut *guard;
         state.stats.flushes += 1;
         if let Some(decay) = state.doomed.remove(&flush.id) {
             drop(guard);
-            return self.release(flush.frame, flush.id, flush.slot.epoch, decay.as_ref());
+            return self
+                .device
+                .release(flush.frame, flush.id, flush.slot.epoch, decay.as_ref());
         }
         let Some(replica) = state.replicas.get_mut(&flush.id) else {
             return Ok(());
@@ -421,7 +485,7 @@ impl Backup {
 
     /// A frame could not be written: the replica stays in the write-ahead log.
     fn abandon(&self, flush: &Flush, retire: bool) {
-        let mut guard = self.state();
+        let mut guard = self.device.state();
         let state = &mut *guard;
         if retire {
             state.frames.retired += 1;
@@ -442,8 +506,8 @@ impl Backup {
     /// Moves the tail of the write-ahead log, if that frees at least `at_least` bytes.
     fn trim(&self, at_least: u64) -> Result<bool, Error> {
         let (header, tail) = {
-            let state = self.state();
-            self.working(&state)?;
+            let state = self.device.state();
+            self.device.working(&state)?;
             let first = state
                 .needs
                 .first()
@@ -458,10 +522,10 @@ impl Backup {
         if !has_bug(Bug::TrimBeforeHeader) {
             // A commit may have made older ones unneeded, by naming a frame: it has to be durable
             // before they go.
-            self.sync()?;
-            self.write_header(&header)?; // H2
+            self.device.sync()?;
+            self.device.write_header(&header)?; // H2
         }
-        self.state().ring.trimmed(&header, tail);
+        self.device.state().ring.trimmed(&header, tail);
         Ok(true)
     }
 
@@ -479,7 +543,7 @@ impl Backup {
         certificate: Certificate,
         kind: Kind,
     ) -> Result<(), Error> {
-        self.write_frame_of(self.own(segment), epoch, bytes, certificate, kind)
+        self.write_frame_of(self.device.own(segment), epoch, bytes, certificate, kind)
     }
 
     /// As [`write_frame`](Self::write_frame), for a segment of any log.
@@ -496,20 +560,20 @@ impl Backup {
     ) -> Result<(), Error> {
         let segment = id.segment;
         let length = certificate.length;
-        if length > self.geometry.segment_bytes {
+        if length > self.device.geometry().segment_bytes {
             return Err(Error::TooLong {
                 segment: id.segment,
-                capacity: self.geometry.segment_bytes,
+                capacity: self.device.geometry().segment_bytes,
                 end: u64::from(length),
             });
         }
         if bytes.len() != length as usize || !certificate.matches(bytes) {
             return Err(Error::Certificate { segment, length });
         }
-        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.not_fenced(&self.state(), id.log)?;
-        self.sync()?; // H1: the slot's lsn must be durable
-        let known = self.state().replicas.get(&id).map(|replica| {
+        let _flushing = self.turns.flushing();
+        self.device.not_fenced(&self.device.state(), id.log)?;
+        self.device.sync()?; // H1: the slot's lsn must be durable
+        let known = self.device.state().replicas.get(&id).map(|replica| {
             replica.damage().is_none() && replica.closed && replica.certificate == certificate
         });
         if known == Some(true) {
@@ -517,7 +581,7 @@ impl Backup {
         }
         let frame = self.write_whole(bytes)?;
         let slot = {
-            let mut state = self.state();
+            let mut state = self.device.state();
             state.stamp += 1;
             Slot {
                 state: SlotState::Closed,
@@ -533,7 +597,7 @@ impl Backup {
             }
         };
         if let Err(error) = self.certify(frame, &slot, &[]) {
-            self.state().frames.put(frame);
+            self.device.state().frames.put(frame);
             return Err(error);
         }
         let mut replica = Replica::new(kind, epoch, Data::InFrame);
@@ -550,10 +614,10 @@ impl Backup {
     /// Puts a replica with a frame in the place of the one that is known, whose frame is released.
     fn replace(&self, id: ReplicaId, mut replica: Replica, frame: u32) -> Result<(), Error> {
         let older = {
-            let mut state = self.state();
-            if let Err(error) = self.not_fenced(&state, id.log) {
+            let mut state = self.device.state();
+            if let Err(error) = self.device.not_fenced(&state, id.log) {
                 drop(state);
-                self.release(frame, id, replica.epoch, None)?;
+                self.device.release(frame, id, replica.epoch, None)?;
                 return Err(error);
             }
             replica.frame = Some(frame);
@@ -562,7 +626,7 @@ impl Backup {
             older.and_then(|older| older.frame.map(|frame| (frame, older.epoch, older.decay)))
         };
         match older {
-            Some((older, epoch, decay)) => self.release(older, id, epoch, decay.as_ref()),
+            Some((older, epoch, decay)) => self.device.release(older, id, epoch, decay.as_ref()),
             None => Ok(()),
         }
     }
@@ -571,14 +635,14 @@ impl Backup {
     fn write_whole(&self, bytes: &[u8]) -> Result<u32, Error> {
         for _ in 0..ATTEMPTS {
             let (frame, at) = {
-                let mut state = self.state();
-                let frame = match state.frames.take(&self.frames) {
+                let mut state = self.device.state();
+                let frame = match state.frames.take(self.device.frames()) {
                     Ok(Some(frame)) => frame,
-                    Ok(None) => return Err(self.full()),
-                    Err(error) if is_full(&error) => return Err(self.full()),
+                    Ok(None) => return Err(self.device.full()),
+                    Err(error) if is_full(&error) => return Err(self.device.full()),
                     Err(error) => {
                         drop(state);
-                        return Err(self.fail("allocate a frame", &error));
+                        return Err(self.device.fail("allocate a frame", &error));
                     }
                 };
                 (frame, state.frames.data_at(frame))
@@ -591,136 +655,27 @@ impl Backup {
             let written = if rest.is_empty() {
                 self.write_blocks(at, blocks)
             } else {
-                self.frames
+                self.device
+                    .frames()
                     .write_at(at + whole as u64, last.blocks())
                     .and_then(|()| self.write_blocks(at, blocks))
             };
-            let mut state = self.state();
+            let mut state = self.device.state();
             match written {
                 Ok(()) => return Ok(frame),
                 Err(error) if is_full(&error) => {
                     state.frames.put(frame);
-                    return Err(self.full());
+                    return Err(self.device.full());
                 }
                 Err(_) => {
                     state.stats.io_errors += 1;
                     state.frames.retired += 1;
-                    self.working(&state)?;
+                    self.device.working(&state)?;
                 }
             }
         }
         let error = io::Error::other("several frames in a row could not be written");
-        Err(self.fail("write a frame", &error))
-    }
-
-    /// Frees a replica; its space is used again at once. It may reappear after a restart: only
-    /// segments that the control log lists are ever replayed.
-    ///
-    /// # Errors
-    /// [`Error::UnknownSegment`], [`Error::Failed`].
-    pub fn free(&self, segment: SegmentId) -> Result<(), Error> {
-        self.forget(self.own(segment))
-    }
-
-    /// A restart also rebuilds freed replicas, from commits that are still in the write-ahead log:
-    /// up to the size of that log. Drops those that are not listed, so that their memory is
-    /// available for the data. Writes nothing: like replicas freed by [`free`](Self::free), they
-    /// may reappear.
-    pub fn forget_rebuilt(&self, is_listed: &dyn Fn(SegmentId) -> bool) {
-        let own = self.own(SegmentId::NONE).log;
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let unlisted = |(id, replica): (&ReplicaId, &Replica)| {
-            let is_rebuilt = matches!(replica.data, Data::Growing(_));
-            (id.log == own && is_rebuilt && !is_listed(id.segment)).then_some(*id)
-        };
-        let unlisted: Vec<ReplicaId> = state.replicas.iter().filter_map(unlisted).collect();
-        for id in unlisted {
-            let Some(replica) = state.replicas.remove(&id) else {
-                continue;
-            };
-            state.need(id, replica.wal_from);
-            if let Some(frame) = replica.frame {
-                state.frames.put(frame);
-            }
-        }
-    }
-
-    pub(crate) fn forget(&self, id: ReplicaId) -> Result<(), Error> {
-        self.commit_before_free(id)?;
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let Some(replica) = state.replicas.remove(&id) else {
-            return Err(Error::UnknownSegment {
-                segment: id.segment,
-            });
-        };
-        state.need(id, replica.wal_from);
-        if replica.flushing {
-            state.doomed.insert(id, replica.decay);
-            return Ok(());
-        }
-        match replica.data {
-            Data::Growing(buffer) => state.recycle(buffer),
-            Data::Sealed(buffer) => {
-                if let Some(buffer) = Arc::into_inner(buffer) {
-                    state.recycle(buffer);
-                }
-            }
-            Data::InFrame => {}
-        }
-        drop(guard);
-        match replica.frame {
-            Some(frame) => self.release(frame, id, replica.epoch, replica.decay.as_ref()),
-            None => Ok(()),
-        }
-    }
-
-    /// Marks a frame as free, and gives it back. The mark need not be durable: a freed replica that
-    /// reappears is not listed anywhere. So nothing is written where the device has returned errors
-    /// (frames::N3).
-    fn release(
-        &self,
-        frame: u32,
-        id: ReplicaId,
-        epoch: u64,
-        decay: Option<&Decay>,
-    ) -> Result<(), Error> {
-        if decay.is_some_and(|decay| decay.unreadable) {
-            self.state().frames.put_after(frame, decay);
-            return Ok(());
-        }
-        let (slot, at) = {
-            let mut state = self.state();
-            self.working(&state)?;
-            state.stamp += 1;
-            let slot = Slot {
-                state: SlotState::Free,
-                kind: Kind::Head,
-                segment: id.segment,
-                log: id.log,
-                epoch,
-                stamp: state.stamp,
-                lsn: state.ring.durable_lsn,
-                certificate: Certificate::EMPTY,
-                tail_bytes: 0,
-                tail_crc: 0,
-            };
-            (slot, state.frames.next_slot_at(frame))
-        };
-        let bytes = slot_bytes(&slot, &[]);
-        let written = match self.frames.write_at(at, &bytes) {
-            Ok(()) => true,
-            // It will reappear, and be freed again.
-            Err(error) if is_full(&error) || decay.is_some() => false,
-            Err(error) => return Err(self.fail("write a frame's slot", &error)),
-        };
-        let mut state = self.state();
-        if written {
-            state.frames.flip(frame, slot.stamp);
-        }
-        state.frames.put_after(frame, decay);
-        Ok(())
+        Err(self.device.fail("write a frame", &error))
     }
 }
 

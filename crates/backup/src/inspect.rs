@@ -14,10 +14,10 @@ use duramen_format::segment::Kind;
 use duramen_format::superblock::{self, COPY_AT, Superblock};
 use duramen_format::wal::{self, BLOCK_BYTES, Commit, HEADER_AT, Header, Record};
 
-use crate::Backup;
 use crate::create::{self, Probe, Purpose};
 use crate::disk::{Disk, OpenHow};
 use crate::error::Error;
+use crate::open::open_to_read_as;
 use crate::rebuild;
 use crate::region::{self, Region};
 use crate::scan::{self, Reader};
@@ -266,7 +266,7 @@ fn check_as(
     progress: &mut dyn FnMut(u64, u64),
     visit: &mut dyn FnMut(&ReplicaCheck, &[u8]),
 ) -> Result<(), Error> {
-    let (backup, replicas) = Backup::open_to_read_as(purpose, disk, &Options::default())?;
+    let (backup, replicas) = open_to_read_as(purpose, disk, &Options::default())?;
     let total = replicas.iter().map(|info| u64::from(info.length)).sum();
     let mut newest: BTreeMap<u64, SegmentId> = BTreeMap::new();
     for info in replicas.iter().filter(|info| info.kind == Kind::Control) {
@@ -277,7 +277,7 @@ fn check_as(
     let mut bytes = vec![0; backup.geometry().segment_bytes as usize];
     for info in replicas {
         let problem = backup.read_of(info.id(), &mut bytes).err();
-        let mended = backup.mended_text(info.id());
+        let mended = backup.reader().mended_text(info.id());
         let valid = match &problem {
             None => &bytes[..info.length as usize],
             Some(_) => &[],

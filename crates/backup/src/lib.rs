@@ -6,7 +6,7 @@
 //! decisions (the chunks to send, the segments that are listed or free) are not made here.
 //!
 //! **Concurrency**: `stage` and `commit` have one caller, the log writer; `flush_step` and
-//! `scrub_step` have one each, a background thread; any thread may call the other functions. No
+//! `Scrubber::step` have one each, a background thread; any thread may call the other functions. No
 //! function here starts a thread that outlives the call.
 //!
 //! Paper: [Beineke18 §IV-V] two-level logging; differs: synchronous acknowledgement, certificates
@@ -15,7 +15,10 @@
 mod ahead;
 mod backup;
 mod buffer;
+mod clock;
+mod commits;
 mod create;
+mod device;
 pub mod disk;
 mod encrypted_file;
 mod encryption;
@@ -47,10 +50,15 @@ mod types;
 
 pub use ahead::{Lookup, ReadAhead};
 pub use backup::Backup;
+pub use clock::Clock;
 pub use error::Error;
+pub use figures::Figures;
+pub use flush::Flusher;
 pub use group::{Answered, Group};
 pub use many::{Sorted, Spare, WantedKeys};
+pub use read::Reader;
 pub use rotation::{Rotated, key_of, rotate};
+pub use scrub::Scrubber;
 pub use types::{
     Chunk, Committed, Copies, Damaged, Expected, Geometry, Identity, KnownDamage, LogDamage, Mode,
     Options, Place, ReplicaId, ReplicaInfo, ScrubStep, Stats, WAL_BYTES_MIN,

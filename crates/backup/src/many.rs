@@ -1,16 +1,16 @@
 //! Replicas of many masters' logs on one backup: fences, flow control, and reads for a recovery.
 //!
 //! **Invariants**
-//! - M1: after [`fence`](Backup::fence) has returned, no replica of that log changes any more, and
-//!   no write to it is acknowledged: chunks staged before are committed, later ones are refused
-//!   (docs/traps.md, trap 22 and scenario 26).
+//! - M1: after [`fence`](crate::Backup::fence) has returned, no replica of that log changes any
+//!   more, and no write to it is acknowledged: chunks staged before are committed, later ones are
+//!   refused (docs/traps.md, trap 22 and scenario 26).
 //! - M2: a replica that was accepted finds a frame: an opening is refused while fewer frames are
 //!   free than replicas wait for one. A new copy of a lost replica leaves frames free besides,
 //!   unless it gets the frame of the one that it replaces: else a cluster whose servers stop one
 //!   after the other fills its disks with copies, and has none for the recoveries of all logs.
-//! - M3: the entries from [`read_sorted`](Backup::read_sorted) were verified, as a whole and entry
-//!   by entry, before the first of them is given. One flipped bit of an entry that was certified
-//!   with it is put back and told (format::mend): all replicas have the same bit.
+//! - M3: the entries from [`read_sorted`](crate::Reader::read_sorted) were verified, as a whole and
+//!   entry by entry, before the first of them is given. One flipped bit of an entry that was
+//!   certified with it is put back and told (format::mend): all replicas have the same bit.
 //! - M4: closed replicas for whose frames the file system has no space take at most
 //!   [`Options::memory_bytes`](crate::Options), or [`SEGMENTS_WAITING`] segments if that is more,
 //!   and each replica that was open by then one segment more.
@@ -31,8 +31,9 @@ use duramen_format::hash::KeyHasher;
 use duramen_format::mend::{self, Mended};
 use duramen_format::segment::HEADER_BYTES;
 
-use crate::backup::{Backup, extended};
+use crate::commits::{Committer, extended};
 use crate::error::Error;
+use crate::read::{ReadMode, Reader};
 use crate::replica::Data;
 use crate::state::State;
 use crate::types::{Chunk, ReplicaId, ReplicaInfo};
@@ -50,7 +51,7 @@ const SEGMENTS_WAITING: u64 = 4;
 /// twice, within the part of the ring that openings may use, and the open ones.
 const SEGMENTS_OF_OTHERS: u64 = 16;
 
-/// Most replicas that [`Backup::take_mended`] gives at once.
+/// Most replicas that [`Reader::take_mended`] gives at once.
 const MENDED_MAX: usize = 1000;
 
 /// For the first estimate of the number of entries in a segment.
@@ -227,62 +228,31 @@ fn sorted(mut ranks: Vec<u128>) -> Vec<u128> {
     ordered
 }
 
-impl Backup {
-    /// Refuses writes, openings, closings and freeings of this log from now on, until the process
-    /// ends. Everything acknowledged before is in [`replicas_of`](Self::replicas_of), and nothing
-    /// is acknowledged later (M1).
-    ///
-    /// # Errors
-    /// [`Error::Full`], [`Error::Failed`]: the fence is set, but the chunks staged before are not
-    /// settled: call this again.
-    pub fn fence(&self, log: u64) -> Result<(), Error> {
+impl Committer<'_> {
+    /// See [`Backup::fence`](crate::Backup::fence) (M1).
+    pub(crate) fn fence(&self, log: u64) -> Result<(), Error> {
         {
-            let _staging = self.lock_staging();
-            self.state().fenced.insert(log);
+            let _staging = self.batches().staging();
+            self.device().state().fenced.insert(log);
         }
         // A frame that is being written whole for this log sees the fence before it is added.
-        drop(
-            self.flushing
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
+        drop(self.turns().flushing());
         self.commit(Level::Synced).map(drop)
     }
 
-    /// Whether this log was fenced.
-    pub fn is_fenced(&self, log: u64) -> bool {
-        self.state().fenced.contains(&log)
-    }
-
-    /// Logs with at least one replica here, in order.
-    pub fn logs(&self) -> Vec<u64> {
-        self.state().logs()
-    }
-
-    /// Replicas of one log, by segment id.
-    pub fn replicas_of(&self, log: u64) -> Vec<ReplicaInfo> {
-        self.state().replicas_of(log)
-    }
-
-    /// As [`free`](Self::free), for a master's log.
-    ///
-    /// # Errors
-    /// As there; [`Error::Fenced`].
-    pub fn free_of(&self, id: ReplicaId) -> Result<(), Error> {
-        let staging = self.lock_staging();
-        self.not_fenced(&self.state(), id.log)?;
+    /// Frees a replica of a log that is not fenced.
+    pub(crate) fn free_of(&self, id: ReplicaId) -> Result<(), Error> {
+        let staging = self.batches().staging();
+        self.device().not_fenced(&self.device().state(), id.log)?;
         drop(staging);
         self.forget(id)
     }
 
-    /// Frees all replicas of a log that has been recovered, or of a removed server. Returns their
-    /// number. A fence stays: that server may be a zombie that still writes.
-    ///
-    /// # Errors
-    /// [`Error::Failed`].
-    pub fn free_log(&self, log: u64) -> Result<u32, Error> {
+    /// See [`Backup::free_log`](crate::Backup::free_log).
+    pub(crate) fn free_log(&self, log: u64) -> Result<u32, Error> {
         let mut freed = 0;
-        for replica in self.replicas_of(log) {
+        let replicas = self.device().state().replicas_of(log);
+        for replica in replicas {
             match self.forget(replica.id()) {
                 Ok(()) => freed += 1,
                 Err(Error::UnknownSegment { .. }) => {}
@@ -290,11 +260,100 @@ impl Backup {
             }
         }
         if has_bug(Bug::FenceForgotten) {
-            self.state().fenced.remove(&log);
+            self.device().state().fenced.remove(&log);
         }
         Ok(freed)
     }
 
+    /// Drops the replica that an opening replaces, for which there is room (M5).
+    pub(crate) fn supersede(
+        &self,
+        id: ReplicaId,
+        chunk: &Chunk<'_>,
+        trusted: bool,
+    ) -> Result<(), Error> {
+        if extended(Certificate::EMPTY, chunk.bytes, chunk, trusted).is_none() {
+            return Err(Error::Certificate {
+                segment: id.segment,
+                length: chunk.bytes.len() as u32,
+            });
+        }
+        self.forget(id)?;
+        self.device().not_fenced(&self.device().state(), id.log)
+    }
+
+    /// M4.
+    fn is_crowded(&self, state: &State, whole: bool) -> bool {
+        let closed = state.replicas.values().filter(|replica| replica.closed);
+        let waiting = closed.filter(|replica| !matches!(replica.data, Data::InFrame));
+        let bytes: u64 = waiting
+            .map(|r| u64::from(r.received.saturating_sub(r.base)))
+            .sum();
+        let segments = SEGMENTS_WAITING * u64::from(self.device().geometry().segment_bytes);
+        let most = self.device().options().memory_bytes.max(segments);
+        bytes > most.saturating_mul(1 + u64::from(whole))
+    }
+
+    /// Frames that an opening leaves free; none if the whole segment arrives in one piece: most
+    /// such segments come from a recovery or a cleaner, and free more than they take. A copy takes
+    /// none if the replica that it replaces gives one back (`is_freed`).
+    fn frames_kept(&self, state: &State, chunk: &Chunk<'_>, is_freed: bool) -> u32 {
+        let takes_one = chunk.is_refill() && !is_freed;
+        match chunk.is_whole() {
+            true if takes_one && !has_bug(Bug::RefillsTakeAll) => state.frames.refills_leave,
+            true => 0,
+            false => 2,
+        }
+    }
+
+    /// Space for what other masters' logs may put into the ring while the disk has no frames (M4),
+    /// taken before the first of them is opened.
+    pub(crate) fn reserve_for_others(&self, state: &mut State, log: u64) -> Result<(), Error> {
+        let ring = &mut state.ring;
+        let wanted = SEGMENTS_OF_OTHERS * u64::from(self.device().geometry().segment_bytes);
+        let missing = wanted.min(ring.capacity).saturating_sub(ring.reserved);
+        if log == self.device().identity().server || missing == 0 || ring.is_refused {
+            return Ok(());
+        }
+        let reserved = ring.reserve(self.device().wal(), missing);
+        reserved
+            .map_err(|error| Error::io(self.device().place(), "extend the write-ahead log", error))
+    }
+
+    /// M2. The own log of a single server is never refused: there is no other backup for it.
+    /// The frame of the replica that it replaces counts as free (M5).
+    pub(crate) fn has_room(
+        &self,
+        state: &State,
+        id: ReplicaId,
+        chunk: &Chunk<'_>,
+    ) -> Result<(), Error> {
+        if id.log == self.device().identity().server {
+            return Ok(());
+        }
+        let others = state.replicas.iter().filter(|(other, _)| **other != id);
+        let waiting = others.filter(|(_, r)| r.frame.is_none()).count() as u32;
+        let older = state.replicas.get(&id);
+        let is_freed = older.is_some_and(|r| r.frame.is_some() && !r.flushing && r.decay.is_none());
+        let kept = self.frames_kept(state, chunk, is_freed);
+        let free = state.frames.free() + u32::from(is_freed);
+        let what = if free < waiting.saturating_add(1 + kept) {
+            "frames"
+        } else if state.ring.used() > state.ring.size() / 100 * WAL_OPEN_PERCENT {
+            "room in its write-ahead log"
+        } else if state.frames.lacks_space() && self.is_crowded(state, chunk.is_whole()) {
+            "space on its disk, and memory for what waits for it"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Busy {
+            place: self.device().place().to_owned(),
+            what,
+        })
+    }
+}
+
+impl Reader<'_> {
     /// Reads a replica, verifies it, and orders its entries for recovery masters. `scratch` grows
     /// to the size of a segment; `spare` provides the result's memory, and gets it back.
     ///
@@ -307,8 +366,8 @@ impl Backup {
         scratch: &mut Vec<u8>,
         spare: &Arc<Spare>,
     ) -> Result<Sorted, Error> {
-        scratch.resize(self.geometry.segment_bytes as usize, 0);
-        let info = self.read_of(id, scratch)?;
+        scratch.resize(self.device().geometry().segment_bytes as usize, 0);
+        let info = self.read(id, scratch, ReadMode::Usual)?;
         let bytes = &mut scratch[..info.length as usize];
         let mut found = Vec::with_capacity(bytes.len() / USUAL_ENTRY_BYTES);
         self.walk(id, bytes, &mut |at, entry| {
@@ -345,7 +404,7 @@ impl Backup {
         visit: &mut dyn FnMut(usize, &Entry<'_>),
     ) -> Result<(), Error> {
         let damaged = |reason: String| Error::DamagedSegment {
-            place: self.place.clone(),
+            place: self.device().place().to_owned(),
             segment: id.segment,
             reason,
         };
@@ -381,7 +440,7 @@ impl Backup {
     }
 
     fn note_mended(&self, id: ReplicaId, mended: &[Mended]) {
-        let mut state = self.state();
+        let mut state = self.device().state();
         state.stats.flipped_bits += mended.len() as u64;
         if state.mended.len() < MENDED_MAX {
             let what = mended.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -392,105 +451,7 @@ impl Backup {
     /// Replicas with flipped bits that were certified with them, and were put back for a reader;
     /// since the last call. On the device they stay as they are.
     pub fn take_mended(&self) -> Vec<(ReplicaId, String)> {
-        std::mem::take(&mut self.state().mended)
-    }
-
-    pub(crate) fn not_fenced(&self, state: &State, log: u64) -> Result<(), Error> {
-        if state.fenced.contains(&log) {
-            return Err(Error::Fenced { log });
-        }
-        Ok(())
-    }
-
-    /// Drops the replica that an opening replaces, for which there is room (M5).
-    pub(crate) fn supersede(
-        &self,
-        id: ReplicaId,
-        chunk: &Chunk<'_>,
-        trusted: bool,
-    ) -> Result<(), Error> {
-        if extended(Certificate::EMPTY, chunk.bytes, chunk, trusted).is_none() {
-            return Err(Error::Certificate {
-                segment: id.segment,
-                length: chunk.bytes.len() as u32,
-            });
-        }
-        self.forget(id)?;
-        self.not_fenced(&self.state(), id.log)
-    }
-
-    /// M4.
-    fn is_crowded(&self, state: &State, whole: bool) -> bool {
-        let closed = state.replicas.values().filter(|replica| replica.closed);
-        let waiting = closed.filter(|replica| !matches!(replica.data, Data::InFrame));
-        let bytes: u64 = waiting
-            .map(|r| u64::from(r.received.saturating_sub(r.base)))
-            .sum();
-        let segments = SEGMENTS_WAITING * u64::from(self.geometry.segment_bytes);
-        let most = self.options.memory_bytes.max(segments);
-        bytes > most.saturating_mul(1 + u64::from(whole))
-    }
-
-    /// New copies of lost replicas leave this many frames free (M2).
-    pub fn keep_from_refills(&self, frames: u32) {
-        self.state().frames.refills_leave = frames;
-    }
-
-    /// Frames that an opening leaves free; none if the whole segment arrives in one piece: most
-    /// such segments come from a recovery or a cleaner, and free more than they take. A copy takes
-    /// none if the replica that it replaces gives one back (`is_freed`).
-    fn frames_kept(&self, state: &State, chunk: &Chunk<'_>, is_freed: bool) -> u32 {
-        let takes_one = chunk.is_refill() && !is_freed;
-        match chunk.is_whole() {
-            true if takes_one && !has_bug(Bug::RefillsTakeAll) => state.frames.refills_leave,
-            true => 0,
-            false => 2,
-        }
-    }
-
-    /// Space for what other masters' logs may put into the ring while the disk has no frames (M4),
-    /// taken before the first of them is opened.
-    pub(crate) fn reserve_for_others(&self, state: &mut State, log: u64) -> Result<(), Error> {
-        let ring = &mut state.ring;
-        let wanted = SEGMENTS_OF_OTHERS * u64::from(self.geometry.segment_bytes);
-        let missing = wanted.min(ring.capacity).saturating_sub(ring.reserved);
-        if log == self.identity.server || missing == 0 || ring.is_refused {
-            return Ok(());
-        }
-        let reserved = ring.reserve(&self.wal, missing);
-        reserved.map_err(|error| Error::io(&self.place, "extend the write-ahead log", error))
-    }
-
-    /// M2. The own log of a single server is never refused: there is no other backup for it.
-    /// The frame of the replica that it replaces counts as free (M5).
-    pub(crate) fn has_room(
-        &self,
-        state: &State,
-        id: ReplicaId,
-        chunk: &Chunk<'_>,
-    ) -> Result<(), Error> {
-        if id.log == self.identity.server {
-            return Ok(());
-        }
-        let others = state.replicas.iter().filter(|(other, _)| **other != id);
-        let waiting = others.filter(|(_, r)| r.frame.is_none()).count() as u32;
-        let older = state.replicas.get(&id);
-        let is_freed = older.is_some_and(|r| r.frame.is_some() && !r.flushing && r.decay.is_none());
-        let kept = self.frames_kept(state, chunk, is_freed);
-        let free = state.frames.free() + u32::from(is_freed);
-        let what = if free < waiting.saturating_add(1 + kept) {
-            "frames"
-        } else if state.ring.used() > state.ring.size() / 100 * WAL_OPEN_PERCENT {
-            "room in its write-ahead log"
-        } else if state.frames.lacks_space() && self.is_crowded(state, chunk.is_whole()) {
-            "space on its disk, and memory for what waits for it"
-        } else {
-            return Ok(());
-        };
-        Err(Error::Busy {
-            place: self.place.clone(),
-            what,
-        })
+        std::mem::take(&mut self.device().state().mended)
     }
 }
 

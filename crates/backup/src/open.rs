@@ -6,13 +6,13 @@ use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use duramen_format::wal::{HEADER_AT, Header, RING_AT};
+use duramen_format::wal::{Header, RING_AT};
 
 use crate::backup::Backup;
-use crate::buffer::Buffer;
 use crate::create::{self, Accepted, Probe, Purpose};
+use crate::device::Device;
 use crate::disk::{Disk, OpenHow};
 use crate::error::Error;
 use crate::frames::Frames;
@@ -20,8 +20,6 @@ use crate::rebuild::{self, Rebuild};
 use crate::region::{self, Region};
 use crate::ring::{Live, Ring};
 use crate::scan::{self, Reader};
-use crate::speed::ReadSpeed;
-use crate::staging::Batch;
 use crate::state::State;
 use crate::types::{Expected, Geometry, Identity, Options, ReplicaId, ReplicaInfo, Stats};
 
@@ -45,7 +43,7 @@ impl Backup {
         geometry: &Geometry,
         identity: &Identity,
     ) -> Result<Backup, Error> {
-        Backup::create_for(Purpose::Store, disk, options, geometry, identity)
+        create_for(Purpose::Store, disk, options, geometry, identity)
     }
 
     /// Creates the target of a copy on an empty disk. It can't be opened before
@@ -59,29 +57,7 @@ impl Backup {
         geometry: &Geometry,
         identity: &Identity,
     ) -> Result<Backup, Error> {
-        Backup::create_for(Purpose::Copy, disk, options, geometry, identity)
-    }
-
-    fn create_for(
-        purpose: Purpose,
-        disk: Arc<dyn Disk>,
-        options: &Options,
-        geometry: &Geometry,
-        identity: &Identity,
-    ) -> Result<Backup, Error> {
-        let place = disk.label();
-        create::probe(&*disk)?;
-        let lock = lock(&*disk, &place)?;
-        match create::probe(&*disk)? {
-            Probe::Store(found) if found.unfinished => return Err(Error::Unfinished { place }),
-            Probe::Store(_) => return Err(Error::Exists { place }),
-            Probe::Empty => create::format(&*disk, geometry, identity, purpose)?,
-        }
-        let expected = Expected::default();
-        let how = OpenHow::ReadWrite;
-        let (backup, _) = Backup::open_locked(disk, options, &expected, lock, how, purpose)?;
-        backup.begin()?; // from now on it is no interrupted creation (create::K1)
-        Ok(backup)
+        create_for(Purpose::Copy, disk, options, geometry, identity)
     }
 
     /// As [`close`](Self::close); then the copy is a store.
@@ -90,7 +66,7 @@ impl Backup {
     /// As [`close`](Self::close), [`Error::Io`]: it can be opened, or is refused as unfinished.
     pub fn finish_copy(&self) -> Result<(), Error> {
         self.close()?;
-        create::finish(&*self.disk)
+        create::finish(&**self.disk())
     }
 
     /// Opens a store: reads the write-ahead log and rebuilds replicas that were open.
@@ -107,7 +83,7 @@ impl Backup {
             return Err(Error::Absent { place });
         }
         let lock = lock(&*disk, &place)?;
-        Backup::open_locked(
+        open_locked(
             disk,
             options,
             expected,
@@ -126,130 +102,100 @@ impl Backup {
         disk: Arc<dyn Disk>,
         options: &Options,
     ) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
-        Backup::open_to_read_as(Purpose::Store, disk, options)
+        open_to_read_as(Purpose::Store, disk, options)
     }
+}
 
-    /// As [`open_to_read`](Self::open_to_read); with the purpose `Copy`, also for an unfinished
-    /// copy.
-    pub(crate) fn open_to_read_as(
-        purpose: Purpose,
-        disk: Arc<dyn Disk>,
-        options: &Options,
-    ) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
-        let anybody = Expected::default();
-        Backup::open_locked(
-            disk,
-            options,
-            &anybody,
-            Box::new(()),
-            OpenHow::Read,
-            purpose,
-        )
+fn create_for(
+    purpose: Purpose,
+    disk: Arc<dyn Disk>,
+    options: &Options,
+    geometry: &Geometry,
+    identity: &Identity,
+) -> Result<Backup, Error> {
+    let place = disk.label();
+    create::probe(&*disk)?;
+    let lock = lock(&*disk, &place)?;
+    match create::probe(&*disk)? {
+        Probe::Store(found) if found.unfinished => return Err(Error::Unfinished { place }),
+        Probe::Store(_) => return Err(Error::Exists { place }),
+        Probe::Empty => create::format(&*disk, geometry, identity, purpose)?,
     }
+    let expected = Expected::default();
+    let how = OpenHow::ReadWrite;
+    let (backup, _) = open_locked(disk, options, &expected, lock, how, purpose)?;
+    backup.committer().begin()?; // from now on it is no interrupted creation (create::K1)
+    Ok(backup)
+}
 
-    fn open_locked(
-        disk: Arc<dyn Disk>,
-        options: &Options,
-        expected: &Expected,
-        lock: Box<dyn Any + Send + Sync>,
-        how: OpenHow,
-        purpose: Purpose,
-    ) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
-        let place = disk.label();
-        let Probe::Store(superblock) = create::probe(&*disk)? else {
-            return Err(Error::Absent { place });
-        };
-        let accepted = create::accept(&*disk, *superblock, expected, purpose)?;
-        let held = Arc::default();
-        let wal = accepted.wal(&*disk, how, &held)?;
-        let frames = accepted.frames(&*disk, how, &held)?;
-        let Accepted {
-            identity,
-            geometry,
-            ciphers,
-            ..
-        } = accepted;
-        let lock = match how {
-            OpenHow::Read => lock,
-            _ => Box::new((disk.lock_files().map_err(lock_error(&place))?, lock)),
-        };
-        let read = || {
-            let look_ahead = !has_bug(Bug::NoLookAhead);
-            let regions = (&wal, &frames, disk.is_raw());
-            let state = restore(&place, regions, &identity, &geometry, look_ahead)?;
-            Ok::<_, Error>(state.counted(&held))
-        };
-        let mut state = match how {
-            OpenHow::Read => read()?,
-            _ => {
-                let ended = settle_medium(&*disk, &place, &wal, &frames, &identity)?;
-                read_settled(&place, &frames, ended, read)?
-            }
-        };
-        if how == OpenHow::Read {
-            state.failed = Some("it was opened to be read alone".to_owned());
-        } else if purpose == Purpose::Store {
-            fill_holes(&*disk, &place, &wal, &frames, &mut state)?;
+/// As [`Backup::open_to_read`]; with the purpose `Copy`, also for an unfinished
+/// copy.
+pub(crate) fn open_to_read_as(
+    purpose: Purpose,
+    disk: Arc<dyn Disk>,
+    options: &Options,
+) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
+    let anybody = Expected::default();
+    open_locked(
+        disk,
+        options,
+        &anybody,
+        Box::new(()),
+        OpenHow::Read,
+        purpose,
+    )
+}
+
+fn open_locked(
+    disk: Arc<dyn Disk>,
+    options: &Options,
+    expected: &Expected,
+    lock: Box<dyn Any + Send + Sync>,
+    how: OpenHow,
+    purpose: Purpose,
+) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
+    let place = disk.label();
+    let Probe::Store(superblock) = create::probe(&*disk)? else {
+        return Err(Error::Absent { place });
+    };
+    let accepted = create::accept(&*disk, *superblock, expected, purpose)?;
+    let held = Arc::default();
+    let wal = accepted.wal(&*disk, how, &held)?;
+    let frames = accepted.frames(&*disk, how, &held)?;
+    let Accepted {
+        identity,
+        geometry,
+        ciphers,
+        ..
+    } = accepted;
+    let lock = match how {
+        OpenHow::Read => lock,
+        _ => Box::new((disk.lock_files().map_err(lock_error(&place))?, lock)),
+    };
+    let read = || {
+        let look_ahead = !has_bug(Bug::NoLookAhead);
+        let regions = (&wal, &frames, disk.is_raw());
+        let state = restore(&place, regions, &identity, &geometry, look_ahead)?;
+        Ok::<_, Error>(state.counted(&held))
+    };
+    let mut state = match how {
+        OpenHow::Read => read()?,
+        _ => {
+            let ended = settle_medium(&*disk, &place, &wal, &frames, &identity)?;
+            read_settled(&place, &frames, ended, read)?
         }
-        let backup = Backup {
-            disk,
-            place,
-            held: held.clone(),
-            options: *options,
-            identity,
-            geometry,
-            ciphers,
-            wal,
-            frames,
-            committing: Mutex::new(Batch::new(&held)),
-            staging: Mutex::new(Batch::new(&held)),
-            flushing: Mutex::new(()),
-            straight: Mutex::new(()),
-            state: Mutex::new(state),
-            shown: Mutex::default(),
-            speed: ReadSpeed::default(),
-            scrubbing: Mutex::new(Buffer::counted(0, &held)),
-            lock: Mutex::new(Some(lock)),
-        };
-        let replicas = backup.replicas();
-        backup.stats(); // notes the first counters
-        Ok((backup, replicas))
+    };
+    if how == OpenHow::Read {
+        state.failed = Some("it was opened to be read alone".to_owned());
+    } else if purpose == Purpose::Store {
+        fill_holes(&*disk, &place, &wal, &frames, &mut state)?;
     }
-
-    /// Releases the directory: another process may open it as soon as this returns. Waits for
-    /// writes in flight; later ones are refused as by a failed device.
-    pub fn leave(&self) {
-        let committing = self.lock_committing();
-        let flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        let straight = self.straight.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.state();
-        state
-            .failed
-            .get_or_insert_with(|| "it is closed".to_owned());
-        drop((state, straight, flushing, committing));
-        drop(
-            self.lock
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(),
-        );
-    }
-
-    /// Writes the new generation, and its salt, into both header blocks (ring::G3): if one of them
-    /// goes bad, the other identifies the commits of this generation.
-    pub(crate) fn begin(&self) -> Result<(), Error> {
-        if self.state().ring.begun {
-            return Ok(());
-        }
-        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        for _ in HEADER_AT {
-            let header = self.state().header();
-            self.write_header(&header)?;
-            self.state().ring.sequence = header.sequence;
-        }
-        self.state().ring.begun = true;
-        Ok(())
-    }
+    let whose = (identity, geometry);
+    let device = Device::new(disk, *options, whose, (wal, frames), held, state);
+    let backup = Backup::new(device, ciphers, lock);
+    let replicas = backup.replicas();
+    backup.stats(); // notes the first counters
+    Ok((backup, replicas))
 }
 
 /// Makes the medium agree with the reads that follow, before new data depend on them.

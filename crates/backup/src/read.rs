@@ -7,19 +7,20 @@
 //!   flipped bit of the disk changes 16 bytes.
 
 use duramen_base::planted::{Bug, has_bug};
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use duramen_base::ids::SegmentId;
 use duramen_format::frame::{SLOT_BYTES, slot_at};
 use duramen_format::mend;
 
-use crate::backup::Backup;
-use crate::state::State;
+use crate::device::Device;
 use crate::error::Error;
+use crate::flush::Turns;
 use crate::rebuild;
 use crate::replica::{Data, Decay, Replica};
 use crate::salvage::read_what_can_be;
+use crate::speed::ReadSpeed;
+use crate::state::State;
 use crate::types::{Damaged, Place, ReplicaId, ReplicaInfo};
 
 /// Attempts to read a replica that moves meanwhile.
@@ -42,33 +43,48 @@ pub(crate) enum ReadMode<'a> {
     Usual,
     /// Past all caches, and the slot is verified too.
     Medium,
-    /// See [`Backup::read_in_steps`].
+    /// See [`Reader::read_in_steps`].
     Steps(usize, &'a dyn Fn(usize)),
 }
 
-impl Backup {
-    /// Reads the certified bytes of a replica into the start of `into` and verifies them.
-    ///
-    /// # Errors
-    /// [`Error::DamagedSegment`], [`Error::UnknownSegment`], [`Error::TooLong`] if `into` is too
-    /// short.
-    pub fn read(&self, segment: SegmentId, into: &mut [u8]) -> Result<ReplicaInfo, Error> {
-        self.read_from(self.own(segment), into, ReadMode::Usual)
+/// Reads replicas; see the module.
+#[derive(Clone, Copy)]
+pub struct Reader<'b> {
+    device: &'b Device,
+    turns: &'b Turns,
+    /// Of the device, for reads.
+    speed: &'b ReadSpeed,
+    is_encrypted: bool,
+}
+
+impl<'b> Reader<'b> {
+    pub(crate) fn new(
+        device: &'b Device,
+        turns: &'b Turns,
+        speed: &'b ReadSpeed,
+        is_encrypted: bool,
+    ) -> Reader<'b> {
+        Reader {
+            device,
+            turns,
+            speed,
+            is_encrypted,
+        }
     }
 
-    /// As [`read`](Self::read), of any log.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn read_of(&self, id: ReplicaId, into: &mut [u8]) -> Result<ReplicaInfo, Error> {
-        self.read_from(id, into, ReadMode::Usual)
+    pub(crate) fn device(&self) -> &'b Device {
+        self.device
     }
 
-    /// As [`read`](Self::read), in steps of at most `step_bytes`; `before` is called before each,
-    /// and may wait.
+    pub(crate) fn speed(&self) -> &'b ReadSpeed {
+        self.speed
+    }
+
+    /// As [`Backup::read`](crate::Backup::read), in steps of at most `step_bytes`; `before` is
+    /// called before each, and may wait.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// As [`Backup::read`](crate::Backup::read).
     pub fn read_in_steps(
         &self,
         segment: SegmentId,
@@ -76,7 +92,11 @@ impl Backup {
         step_bytes: usize,
         before: &dyn Fn(usize),
     ) -> Result<ReplicaInfo, Error> {
-        self.read_from(self.own(segment), into, ReadMode::Steps(step_bytes, before))
+        self.read(
+            self.device.own(segment),
+            into,
+            ReadMode::Steps(step_bytes, before),
+        )
     }
 
     /// The first bytes of a replica, as many as are certified and fit into `into`, damaged or not:
@@ -90,13 +110,13 @@ impl Backup {
         };
         for _ in 0..ATTEMPTS {
             let source = {
-                let state = self.state();
+                let state = self.device.state();
                 let replica = state.replicas.get(&id).filter(|replica| replica.committed);
                 self.copy(&state, replica.ok_or_else(unknown)?, id, into)
             };
             let part = &mut into[..source.in_frame];
             match source.frame {
-                Some(_) => drop(read_what_can_be(&self.frames, source.at, part)),
+                Some(_) => drop(read_what_can_be(self.device.frames(), source.at, part)),
                 None => part.fill(0),
             }
             if !self.moved(id, &source)? {
@@ -106,7 +126,8 @@ impl Backup {
         Err(unknown())
     }
 
-    pub(crate) fn read_from(
+    /// Reads the certified bytes of a replica into the start of `into` and verifies them.
+    pub(crate) fn read(
         &self,
         id: ReplicaId,
         into: &mut [u8],
@@ -123,7 +144,7 @@ impl Backup {
             let is_mended = decay.mendable && !matches!(how, ReadMode::Medium);
             if !self.moved(id, &source)? && found.replace(decay).is_some() {
                 if is_mended && let Some(decay) = found {
-                    self.state().stats.flipped_bits += 1;
+                    self.device.state().stats.flipped_bits += 1;
                     self.note_decay(id, decay); // D1
                     return Ok(source.info);
                 }
@@ -147,19 +168,19 @@ impl Backup {
             _ if part.is_empty() => Ok(()),
             ReadMode::Medium => {
                 let begun = Instant::now();
-                let read = self.frames.read_medium(source.at, part);
+                let read = self.device.frames().read_medium(source.at, part);
                 if read.is_ok() {
                     self.note_read(part.len() as u64, begun.elapsed());
                 }
                 read
             }
-            ReadMode::Usual => self.frames.read_at(source.at, part),
+            ReadMode::Usual => self.device.frames().read_at(source.at, part),
             ReadMode::Steps(step_bytes, before) => {
                 let mut steps = (0..).zip(part.chunks_mut(step_bytes));
                 steps.try_for_each(|(n, step)| {
                     before(step.len());
                     let at = source.at + n * step_bytes as u64;
-                    self.frames.read_at(at, step)
+                    self.device.frames().read_at(at, step)
                 })
             }
         };
@@ -179,12 +200,12 @@ impl Backup {
 
     /// D1: puts back the flipped bits of a replica, and names them. `None`: other damage.
     fn mend(&self, info: &ReplicaInfo, into: &mut [u8]) -> Option<String> {
-        if self.ciphers.is_some() || has_bug(Bug::OneBitLosesReplica) {
+        if self.is_encrypted || has_bug(Bug::OneBitLosesReplica) {
             return None;
         }
         let bytes = into.get_mut(..info.length as usize)?;
         // There is no other copy of a single server's own log.
-        let entry_bytes_max = match info.log == self.identity.server {
+        let entry_bytes_max = match info.log == self.device.identity().server {
             true => usize::MAX,
             false => mend::SURE_BYTES_MAX,
         };
@@ -200,9 +221,9 @@ impl Backup {
     /// The damage of the replica's slot, if there is any.
     fn verify_slot(&self, id: ReplicaId) -> Option<Decay> {
         // This replica's slots do not change meanwhile, unless it is freed.
-        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _flushing = self.turns.flushing();
         let (frame, current, closed, certificate) = {
-            let state = self.state();
+            let state = self.device.state();
             let replica = state.replicas.get(&id)?;
             let frame = replica.frame.filter(|_| replica.in_slot)?;
             let closed = replica.place() == Place::Frame;
@@ -214,7 +235,11 @@ impl Backup {
             )
         };
         let mut pair = vec![0; 2 * SLOT_BYTES as usize];
-        if let Err(error) = self.frames.read_medium(slot_at(frame, 0), &mut pair) {
+        if let Err(error) = self
+            .device
+            .frames()
+            .read_medium(slot_at(frame, 0), &mut pair)
+        {
             return Some(Decay::unreadable(&error));
         }
         let found = rebuild::decode(frame, &pair);
@@ -225,7 +250,7 @@ impl Backup {
                     && (!closed || slot.certificate == certificate)
             });
         // A replica that was freed meanwhile may have any slot.
-        let state = self.state();
+        let state = self.device.state();
         let is_there = state.replicas.get(&id).and_then(|r| r.frame) == Some(frame);
         (!is_whole && is_there).then(|| Decay::wrong("its frame's slot is not what was written"))
     }
@@ -233,9 +258,9 @@ impl Backup {
     /// Notes that a sound replica has become damaged. Its master fetches it with
     /// [`take_damaged`](Self::take_damaged).
     fn note_decay(&self, id: ReplicaId, decay: Decay) -> Error {
-        let mut guard = self.state();
+        let mut guard = self.device.state();
         let state = &mut *guard;
-        let error = self.damaged(id, decay.reason.clone());
+        let error = self.device.damaged(id, decay.reason.clone());
         let Some(replica) = state.replicas.get_mut(&id) else {
             return error;
         };
@@ -258,48 +283,36 @@ impl Backup {
     /// A reader has found that bits of an own segment had flipped before it was certified, and has
     /// put them back: the segment counts as damaged until it is replaced.
     pub fn note_flipped(&self, segment: SegmentId, bits: u64, reason: String) {
-        self.state().stats.flipped_bits += bits;
-        self.note_decay(self.own(segment), Decay::mendable(reason));
+        self.device.state().stats.flipped_bits += bits;
+        self.note_decay(self.device.own(segment), Decay::mendable(reason));
     }
 
     /// Flipped bits of a replica that were put back for readers.
     pub(crate) fn mended_text(&self, id: ReplicaId) -> Option<String> {
-        let state = self.state();
+        let state = self.device.state();
         let decay = state.replicas.get(&id)?.decay.as_ref()?;
         decay.mendable.then(|| decay.reason.clone())
     }
 
     /// Replicas of a log that the device did not read count as readable again.
     pub fn retry_unreadable(&self, log: u64) {
-        let mut state = self.state();
+        let mut state = self.device.state();
         let of_log = state.replicas.iter_mut().filter(|(id, _)| id.log == log);
         for (_, replica) in of_log {
             replica.decay.take_if(|decay| decay.unreadable);
         }
     }
 
-    /// Whether there is a replica of this segment, whole or not.
-    pub fn holds(&self, segment: SegmentId) -> bool {
-        self.state().replicas.contains_key(&self.own(segment))
-    }
-
     /// Replicas that were found damaged since the last call, by scrubbing or by a reader. They stay
-    /// as they are until they are freed, or written again with [`write_frame`](Self::write_frame).
+    /// as they are until they are freed, or written again with
+    /// [`write_frame`](crate::Flusher::write_frame).
     pub fn take_damaged(&self) -> Vec<Damaged> {
-        std::mem::take(&mut self.state().damaged)
-    }
-
-    fn damaged(&self, id: ReplicaId, reason: String) -> Error {
-        Error::DamagedSegment {
-            place: self.place.clone(),
-            segment: id.segment,
-            reason,
-        }
+        std::mem::take(&mut self.device.state().damaged)
     }
 
     /// Copies the bytes that are in memory, and returns the place of the rest.
     fn source(&self, id: ReplicaId, into: &mut [u8]) -> Result<Source, Error> {
-        let state = self.state();
+        let state = self.device.state();
         let replica = state
             .replicas
             .get(&id)
@@ -309,7 +322,7 @@ impl Backup {
             })?;
         let info = replica.info(id);
         if let Some(reason) = replica.damage() {
-            return Err(self.damaged(id, reason.to_owned()));
+            return Err(self.device.damaged(id, reason.to_owned()));
         }
         let length = info.length as usize;
         if into.len() < length {
@@ -344,7 +357,7 @@ impl Backup {
 
     /// Whether a replica has moved since it was looked up.
     fn moved(&self, id: ReplicaId, source: &Source) -> Result<bool, Error> {
-        let state = self.state();
+        let state = self.device.state();
         let replica = state.replicas.get(&id).ok_or(Error::UnknownSegment {
             segment: id.segment,
         })?;

@@ -6,29 +6,15 @@
 //!   the new one. The store key stays, so a server that has the store open goes on.
 
 use std::io;
-use std::sync::Arc;
 
-use duramen_cipher::{KeyId, KeySource, MasterKey, SectorCipher};
+use duramen_cipher::{KeyId, KeySource, MasterKey};
 use duramen_format::superblock::{BLOCK_BYTES, COPY_AT, Superblock};
 
-use crate::backup::Backup;
 use crate::create::{self, Probe};
 use crate::disk::{Disk, OpenHow};
 use crate::encryption::{boxed, open, unlock};
 use crate::error::Error;
 use crate::region::{self, Region};
-
-impl Backup {
-    /// The id of the master key that opened the store; `None`: it is not encrypted.
-    pub fn encryption_key(&self) -> Option<KeyId> {
-        self.ciphers.as_ref().map(|ciphers| ciphers.key)
-    }
-
-    /// The cipher for hints of hot keys, beside the store.
-    pub fn heat_cipher(&self) -> Option<Arc<SectorCipher>> {
-        self.ciphers.as_ref().map(|ciphers| ciphers.heat.clone())
-    }
-}
 
 /// The id of the master key of the store on a disk; `None`: it is not encrypted. No key is needed.
 ///
@@ -55,7 +41,7 @@ pub struct Rotated {
 /// may have the store open meanwhile.
 ///
 /// # Errors
-/// As [`Backup::open`]; [`Error::Absent`]; [`Error::Io`]: call it again.
+/// As [`Backup::open`](crate::Backup::open); [`Error::Absent`]; [`Error::Io`]: call it again.
 pub fn rotate(disk: &dyn Disk, new: &KeySource) -> Result<Rotated, Error> {
     let place = disk.label();
     let Probe::Store(found) = create::probe(disk)? else {

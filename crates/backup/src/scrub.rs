@@ -11,17 +11,18 @@
 
 use std::io;
 use std::ops::Bound;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use duramen_format::wal::{COMMIT_BYTES, Commit};
 
-use crate::backup::Backup;
-use crate::state::State;
 use crate::buffer::Buffer;
+use crate::device::Device;
 use crate::disk::BLOCK_BYTES;
 use crate::error::Error;
-use crate::read::ReadMode;
+use crate::flush::{Flusher, Turns};
+use crate::read::{ReadMode, Reader};
 use crate::replica::Replica;
+use crate::state::State;
 use crate::types::{LogDamage, Place, ReplicaId, ScrubStep};
 
 /// Bytes of the write-ahead log that are read at once: a commit that has to wait for room waits at
@@ -37,10 +38,36 @@ struct Part {
     commits: Vec<(u64, std::ops::Range<usize>)>,
 }
 
-impl Backup {
+/// Verifies what is on the device; see the module.
+#[derive(Clone, Copy)]
+pub struct Scrubber<'b> {
+    device: &'b Device,
+    turns: &'b Turns,
+    flusher: Flusher<'b>,
+    reader: Reader<'b>,
+    /// Memory to read into.
+    scratch: &'b Mutex<Buffer>,
+}
+
+impl<'b> Scrubber<'b> {
+    pub(crate) fn new(
+        device: &'b Device,
+        turns: &'b Turns,
+        reader: Reader<'b>,
+        scratch: &'b Mutex<Buffer>,
+    ) -> Scrubber<'b> {
+        Scrubber {
+            device,
+            turns,
+            flusher: Flusher::new(device, turns),
+            reader,
+            scratch,
+        }
+    }
+
     /// The number of things that scrubbing would verify now: replicas, and the write-ahead log.
     pub fn scrubbable(&self) -> u64 {
-        in_frames(&self.state()) + 1
+        in_frames(&self.device.state()) + 1
     }
 
     /// Verifies one replica, as far as it is in a frame; after all of them the write-ahead log. For
@@ -49,25 +76,19 @@ impl Backup {
     /// # Errors
     /// [`Error::Failed`]: a commit is damaged and the device accepts no writes. All other damage is
     /// in the result.
-    pub fn scrub_step(&self) -> Result<ScrubStep, Error> {
-        let next = next_replica(&mut self.state());
+    pub fn step(&self) -> Result<ScrubStep, Error> {
+        let next = next_replica(&mut self.device.state());
         let Some((id, bytes)) = next else {
             return self.scrub_log();
         };
         let mut scratch = {
-            let mut scratch = self
-                .scrubbing
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *scratch, Buffer::counted(0, &self.held))
+            let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *scratch, Buffer::counted(0, self.device.held()))
         };
-        scratch.resize(self.geometry.segment_bytes as usize); // it may grow meanwhile
+        scratch.resize(self.device.geometry().segment_bytes as usize); // it may grow meanwhile
         let segment = id.segment;
-        let read = self.read_from(id, scratch.bytes_mut(), ReadMode::Medium);
-        *self
-            .scrubbing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = scratch;
+        let read = self.reader.read(id, scratch.bytes_mut(), ReadMode::Medium);
+        *self.scratch.lock().unwrap_or_else(PoisonError::into_inner) = scratch;
         match read {
             Ok(_) => Ok(ScrubStep::Good { segment, bytes }),
             Err(Error::UnknownSegment { .. }) => Ok(ScrubStep::Good { segment, bytes: 0 }), // freed meanwhile
@@ -81,12 +102,12 @@ impl Backup {
     /// # Errors
     /// [`Error::Failed`]: a file was deleted.
     pub fn check_names(&self) -> Result<(), Error> {
-        self.working(&self.state())?;
-        if self.wal.is_removed() || self.frames.is_removed() {
+        self.device.working(&self.device.state())?;
+        if self.device.wal().is_removed() || self.device.frames().is_removed() {
             let error = io::Error::other(
                 "the files were deleted while they are in use, and no start will find their data",
             );
-            return Err(self.fail("make data durable", &error));
+            return Err(self.device.fail("make data durable", &error));
         }
         Ok(())
     }
@@ -95,9 +116,9 @@ impl Backup {
     /// does, and returns the damage. `None`: it did not, or that was tried.
     ///
     /// # Errors
-    /// As [`scrub_step`](Self::scrub_step).
+    /// As [`step`](Self::step).
     pub fn repair_mended_log(&self) -> Result<Option<LogDamage>, Error> {
-        if !std::mem::take(&mut self.state().log_is_mended) {
+        if !std::mem::take(&mut self.device.state().log_is_mended) {
             return Ok(None);
         }
         match self.scrub_log()? {
@@ -110,9 +131,9 @@ impl Backup {
     fn scrub_log(&self) -> Result<ScrubStep, Error> {
         let (mut from, mut bytes) = (0, 0);
         loop {
-            let flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(part) = next_part(&self.state(), from) else {
-                let nothing = bytes == 0 && in_frames(&self.state()) == 0;
+            let flushing = self.turns.flushing();
+            let Some(part) = next_part(&self.device.state(), from) else {
+                let nothing = bytes == 0 && in_frames(&self.device.state()) == 0;
                 return Ok(match nothing {
                     true => ScrubStep::Idle,
                     false => ScrubStep::GoodLog { bytes },
@@ -123,14 +144,14 @@ impl Backup {
                 .verify_part(&part)
                 .and_then(|_| self.verify_part(&part));
             if let Some((lsn, reason)) = found {
-                self.state().stats.damaged += 1;
-                let is_mended = match self.drain() {
+                self.device.state().stats.damaged += 1;
+                let is_mended = match self.flusher.drain() {
                     Ok(()) => true,
                     Err(Error::Full { .. }) => false,
                     Err(error) => return Err(error),
                 };
                 drop(flushing);
-                let state = self.state();
+                let state = self.device.state();
                 let is_needed = state.ring.live.iter().any(|live| live.lsn == lsn);
                 return Ok(ScrubStep::DamagedLog(LogDamage {
                     lsn,
@@ -147,10 +168,10 @@ impl Backup {
     fn verify_part(&self, part: &Part) -> Option<(u64, String)> {
         let mut bytes = vec![0; part.bytes as usize];
         let first = part.commits.first()?.0;
-        if let Err(error) = self.wal.read_medium(part.at, &mut bytes) {
+        if let Err(error) = self.device.wal().read_medium(part.at, &mut bytes) {
             return Some((first, format!("it can't be read: {error}")));
         }
-        let salts = self.state().ring.salts.clone();
+        let salts = self.device.state().ring.salts.clone();
         part.commits.iter().find_map(|(lsn, range)| {
             let is_whole = bytes.get(range.clone()).is_some_and(|bytes| {
                 Commit::decode(bytes).is_ok_and(|commit| {

@@ -233,7 +233,7 @@ pub enum ScrubStep {
     Idle,
     /// This replica is as it was written.
     Good { segment: SegmentId, bytes: u32 },
-    /// This replica differs: see [`take_damaged`](crate::Backup::take_damaged).
+    /// This replica differs: see [`take_damaged`](crate::Reader::take_damaged).
     Damaged { segment: SegmentId },
     /// All bytes of the write-ahead log that a restart would read are as they were written.
     GoodLog { bytes: u64 },

@@ -140,7 +140,7 @@ impl Left {
         for loss in &self.losses {
             let (bytes, keys) = (loss.bytes(), loss.claims.len());
             let what = format!("{bytes} bytes with {keys} known keys are lost, as was accepted");
-            backup.note_flipped(loss.segment, 0, what);
+            backup.reader().note_flipped(loss.segment, 0, what);
         }
         Ok(())
     }
@@ -282,7 +282,7 @@ fn is_sound(backup: &Backup, listed: &Listed, replica: &ReplicaInfo, scratch: &m
 fn look(backup: &Backup, listed: &Listed, replica: &ReplicaInfo) -> Result<Examined, Error> {
     let geometry = backup.geometry();
     let mut image = vec![0; geometry.segment_bytes as usize];
-    let read = backup.read_raw(replica.id(), &mut image);
+    let read = backup.reader().read_raw(replica.id(), &mut image);
     let read = read.map_err(Error::Disk)?;
     image.truncate(read.length as usize);
     let header = Header {

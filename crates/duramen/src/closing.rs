@@ -185,7 +185,7 @@ impl Durable {
 
     fn tidy_up(&self, local: &Local) -> Result<(), Error> {
         self.finish_repairs(local)?;
-        local.backup.end_growth();
+        local.backup.flusher().end_growth();
         while self.local_step(local)? {}
         self.write_clean_shutdown(local)?;
         local.backup.close()?;

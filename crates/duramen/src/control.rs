@@ -99,7 +99,9 @@ pub(crate) fn note_flipped(backup: &Backup, mended: Vec<(SegmentId, Mended)>) {
         of_segment.push(mended.to_string());
     }
     for (segment, bits) in by_segment {
-        backup.note_flipped(segment, bits.len() as u64, bits.join("; "));
+        backup
+            .reader()
+            .note_flipped(segment, bits.len() as u64, bits.join("; "));
     }
 }
 

@@ -304,7 +304,7 @@ fn restart(
     // Until these keys are removed, the next start needs the former clock (docs/protocols.md,
     // "Restart" 8).
     let clock_floor_ms = if loaded.has_revived {
-        backup.clock_ms()
+        backup.clock().ms()
     } else {
         0
     };
@@ -442,7 +442,7 @@ fn make_engine(
         segments_found: state.segments.len() as u64,
         first_segment,
         version_floor: state.safe_version.max(lost_version) + 1,
-        expired_until_ms: backup.clock_ms(),
+        expired_until_ms: backup.clock().ms(),
         doubts_clock: true,
         level: options.level,
         segment_bytes,

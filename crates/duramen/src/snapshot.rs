@@ -166,7 +166,8 @@ fn take(
     let segments = cut.certificates.len() as u64;
     write_control(&target, cut)?;
     target
-        .set_clock_ms(source.clock_ms())
+        .clock()
+        .set_ms(source.clock().ms())
         .and_then(|()| target.finish_copy())
         .map_err(Error::Disk)?; // N3
     let report = SnapshotReport {
@@ -212,6 +213,7 @@ fn copy(
         }
     };
     source
+        .reader()
         .read_in_steps(segment, buffer, READ_STEP_BYTES, &wait)
         .map_err(Error::Disk)?;
     let bytes = &buffer[..certificate.length as usize];
@@ -236,6 +238,7 @@ fn copy(
         });
     }
     target
+        .flusher()
         .write_frame(segment, listed.epoch, bytes, certificate, listed.kind)
         .map_err(Error::Disk)
 }

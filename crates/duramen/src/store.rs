@@ -467,7 +467,7 @@ impl Store {
     #[doc(hidden)]
     pub fn copies(&self) -> Copies {
         self.local()
-            .map_or_else(Copies::default, |local| local.backup.copies())
+            .map_or_else(Copies::default, |local| local.backup.figures().copies())
     }
 
     /// The damage of the file of hot keys, as a message; `None`: there is none.

@@ -153,7 +153,7 @@ fn run_background(log: &LogWriter) {
                 expired = now;
             }
             if let Some(local) = durable.local()
-                && let Err(error) = local.backup.check_names()
+                && let Err(error) = local.backup.scrubber().check_names()
             {
                 durable.note(Err(&error.into()));
             }

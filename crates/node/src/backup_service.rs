@@ -379,7 +379,7 @@ impl<T> BackupService<T> {
             self.backup.commit(Level::Synced)?;
             self.backup.sync()?;
             if std::mem::take(&mut self.is_probed) {
-                self.backup.note_clock()?;
+                self.backup.clock().note()?;
             }
         }
         for (tag, log) in std::mem::take(&mut self.syncs) {
@@ -505,7 +505,7 @@ impl<T> BackupService<T> {
         }
         self.builds.cancel_log(log);
         // An error of the device may pass. Other bytes than the certified ones do not.
-        self.backup.retry_unreadable(log.number());
+        self.backup.reader().retry_unreadable(log.number());
         if let Some(ahead) = self.ahead.get_mut(&log) {
             ahead.retry_bad();
         }

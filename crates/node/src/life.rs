@@ -412,7 +412,9 @@ fn store_options(node: &NodeOptions, settings: &ClusterSettings) -> duramen::Opt
         let (copies, frames) = (settings.replicas.into(), backup.geometry().frames);
         let limits = member_disk(&store, segment_bytes, copies, frames);
         store.disk_bytes = limits.segments * segment_bytes;
-        backup.keep_from_refills(limits.refills_leave as u32);
+        backup
+            .flusher()
+            .keep_from_refills(limits.refills_leave as u32);
     }
     store
 }

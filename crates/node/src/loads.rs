@@ -178,7 +178,7 @@ impl Loads {
         backup: Option<&Backup>,
         out: &mut Effects,
     ) -> bool {
-        let bytes_per_s = backup.map_or(0, Backup::read_bytes_per_s);
+        let bytes_per_s = backup.map_or(0, |backup| backup.reader().bytes_per_s());
         let known = members.get(me).map(|entry| entry.read_bytes_per_s);
         let is_news = known.is_some_and(|known| differs(known, bytes_per_s));
         if is_news {

@@ -91,7 +91,7 @@ impl Needed {
             return;
         }
         self.look_us = now_us + LOOK_US;
-        let Some(logs) = backup.logs_now() else {
+        let Some(logs) = backup.figures().logs_now() else {
             return; // node_thread::X1: this thread does not wait for a device.
         };
         let logs: Vec<(ServerId, bool)> = logs
@@ -129,7 +129,7 @@ impl Needed {
         if now_us < question.due_us {
             return;
         }
-        let Some(held) = backup.replicas_now(log.number()) else {
+        let Some(held) = backup.figures().replicas_now(log.number()) else {
             return;
         };
         let entries = held.iter().map(|replica| ReplicaEntry {
@@ -158,7 +158,7 @@ impl Needed {
 
     /// U4.
     fn tell_of_damage(&mut self, now_us: u64, backup: &Backup, out: &mut Effects) {
-        let Some(damage) = backup.damage_now() else {
+        let Some(damage) = backup.figures().damage_now() else {
             return;
         };
         self.damage = damage;

@@ -66,7 +66,10 @@ impl ReplicaRead {
             } => Done::Sorted {
                 log,
                 id,
-                result: self.backup.read_sorted(id, &hasher, scratch, &spare),
+                result: self
+                    .backup
+                    .reader()
+                    .read_sorted(id, &hasher, scratch, &spare),
             },
             Work::Build(job) => Done::Built {
                 id: job.id(),
@@ -258,7 +261,7 @@ impl<T> BackupService<T> {
         };
         let segment_bytes = self.backup.geometry().segment_bytes as usize;
         self.scratch.resize(segment_bytes, 0);
-        match self.backup.read_raw(id, &mut self.scratch) {
+        match self.backup.reader().read_raw(id, &mut self.scratch) {
             Ok(info) => {
                 let length = info.length;
                 let end = offset.saturating_add(RAW_BYTES).min(length) as usize;

@@ -360,7 +360,7 @@ impl Shared {
             .durability()
             .map(|durability| durability.store().copies());
         let kept = self.kept.get().and_then(Weak::upgrade);
-        let kept = kept.map(|backup| backup.copies());
+        let kept = kept.map(|backup| backup.figures().copies());
         own.into_iter().chain(kept).sum()
     }
 

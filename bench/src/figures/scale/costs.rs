@@ -97,6 +97,7 @@ fn backup(dir: &Path, segments: u64) -> Result<(f64, f64)> {
         };
         let begun = cpu_s();
         backup
+            .flusher()
             .write_frame_of(replica, 0, &one, certificate, Kind::Head)
             .doing(what)?;
         kept_s += cpu_s() - begun;
@@ -110,6 +111,7 @@ fn backup(dir: &Path, segments: u64) -> Result<(f64, f64)> {
         };
         let begun = cpu_s();
         let sorted = backup
+            .reader()
             .read_sorted(replica, &hasher, &mut scratch_bytes, &spare)
             .doing(what)?;
         divided_s += cpu_s() - begun;

@@ -73,9 +73,13 @@ impl Durable {
             return Ok(false);
         };
         let certificate = Certificate::of(&bytes);
-        local
-            .backup
-            .write_frame(ready.segment, 0, &bytes, certificate, Kind::Survivor)?;
+        local.backup.flusher().write_frame(
+            ready.segment,
+            0,
+            &bytes,
+            certificate,
+            Kind::Survivor,
+        )?;
         let mut commit = self.lock();
         commit.survivors.insert(ready.segment, certificate);
         commit

@@ -120,7 +120,7 @@ impl Durable {
         if let DiskState::Failed(reason) = self.health.get() {
             return Err(Error::DiskFailed(reason)); // G4
         }
-        local.backup.set_clock_ms(self.clock_ms())?;
+        local.backup.clock().set_ms(self.clock_ms())?;
         self.secure_room(local);
         if commit.staged {
             self.stage_rest(commit, local)?;
@@ -336,8 +336,8 @@ impl Durable {
     /// [`Error::DiskFull`], [`Error::DiskFailed`].
     pub fn note_clock(&self) -> Result<(), Error> {
         if let Some(local) = self.local() {
-            local.backup.set_clock_ms(self.clock_ms())?;
-            local.backup.note_clock()?;
+            local.backup.clock().set_ms(self.clock_ms())?;
+            local.backup.clock().note()?;
         }
         Ok(())
     }

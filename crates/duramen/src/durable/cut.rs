@@ -89,7 +89,7 @@ impl Durable {
     }
 
     fn collect_part(&self, out: &mut Collected, local: &Local) -> bool {
-        let bytes_max = local.backup.ring_bytes() / PART_OF_WAL;
+        let bytes_max = local.backup.flusher().ring_bytes() / PART_OF_WAL;
         self.log().collect_part(out, bytes_max)
     }
 

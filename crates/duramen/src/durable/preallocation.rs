@@ -75,7 +75,7 @@ impl Durable {
         } else {
             wanted
         };
-        let Ok(ready) = local.backup.secure_frames(wanted) else {
+        let Ok(ready) = local.backup.flusher().secure_frames(wanted) else {
             return;
         };
         local.preallocation.ready.store(ready, Ordering::Relaxed);

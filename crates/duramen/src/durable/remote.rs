@@ -387,7 +387,9 @@ impl Durable {
             && let Some((recipe, victims)) = &survivor.recipe
             && send.open
             && send.close
-            && victims.iter().all(|id| master.segments().has_whole(send.backup, *id))
+            && victims
+                .iter()
+                .all(|id| master.segments().has_whole(send.backup, *id))
         {
             let (recipe, bytes) = (recipe.clone(), survivor.bytes.clone());
             return Some(Bytes::Built { recipe, bytes });

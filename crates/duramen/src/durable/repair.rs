@@ -148,10 +148,10 @@ impl Durable {
     /// Begins the repair of damaged replicas, and checks the progress of the others. Returns
     /// whether a repair has ended.
     pub(crate) fn repair(&self, local: &Local) -> Result<bool, Error> {
-        for damaged in local.backup.take_damaged() {
+        for damaged in local.backup.reader().take_damaged() {
             self.note_damaged(local, damaged);
         }
-        if let Some(damage) = local.backup.repair_mended_log()? {
+        if let Some(damage) = local.backup.scrubber().repair_mended_log()? {
             local.repairs.log_damaged(&damage);
         }
         if local.repairs.waiting() == 0 {

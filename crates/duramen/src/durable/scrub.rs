@@ -57,7 +57,7 @@ impl Durable {
         let Some(local) = self.local() else {
             return 0; // the node verifies the replicas of others
         };
-        let total = local.backup.scrubbable();
+        let total = local.backup.scrubber().scrubbable();
         local.scrub.total.store(total, Ordering::Relaxed);
         local.scrub.left.store(total, Ordering::Relaxed);
         total
@@ -73,7 +73,7 @@ impl Durable {
             return Ok(false);
         };
         self.check_open(local)?;
-        let found = local.backup.scrub_step()?;
+        let found = local.backup.scrubber().step()?;
         let left = &local.scrub.left;
         if found == ScrubStep::Idle {
             left.store(0, Ordering::Relaxed);

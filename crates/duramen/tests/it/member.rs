@@ -212,7 +212,13 @@ impl Cluster {
         };
         if send.open && send.close {
             // A whole segment goes straight to its frame.
-            return match backup.write_frame_of(id, send.epoch, bytes, send.certificate, send.kind) {
+            return match backup.flusher().write_frame_of(
+                id,
+                send.epoch,
+                bytes,
+                send.certificate,
+                send.kind,
+            ) {
                 Ok(()) => Ok(Level::Synced),
                 Err(Error::Full { .. }) => Err(Rejection::Busy),
                 Err(Error::Certificate { .. }) => Err(Rejection::Damaged),

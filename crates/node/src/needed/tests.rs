@@ -72,9 +72,9 @@ impl Rig {
         bytes[at + header.len() - 1] ^= 1;
         std::fs::write(&path, bytes).unwrap();
         for _ in 0..100 {
-            let _ = self.backup.scrub_step();
+            let _ = self.backup.scrubber().step();
         }
-        assert_eq!(self.backup.take_damaged().len(), 1);
+        assert_eq!(self.backup.reader().take_damaged().len(), 1);
     }
 
     fn write(&self, log: ServerId, segment: u64, close: bool) {

@@ -418,8 +418,8 @@ fn prepare(
     let local = has_socket.then(|| LocalClients::start(shared));
     let local = local.transpose()?;
     let speed = backup.as_ref().map_or(0, |backup| {
-        backup.measure_reads();
-        backup.read_bytes_per_s()
+        backup.reader().measure();
+        backup.reader().bytes_per_s()
     });
     let candidate = candidate(config, &home, settings, native, ports, speed);
     log_enlisting(config, &candidate.enlist, home.last);

@@ -173,26 +173,26 @@ fn run(
             Err(_) => std::thread::park_timeout(TRY_AGAIN),
         }
         if named.elapsed() >= NAMES_EVERY {
-            backup.check_names()?;
+            backup.scrubber().check_names()?;
             named = Instant::now();
         }
         let every = Duration::from_millis(scrub_ms.load(Ordering::Relaxed));
         if !every.is_zero() && scrubbed.elapsed() >= every {
             // No recovery uses a damaged replica; its master makes another one (needed::U4).
-            let _ = backup.scrub_step();
+            let _ = backup.scrubber().step();
             scrubbed = Instant::now();
         }
-        for damaged in backup.take_damaged() {
+        for damaged in backup.reader().take_damaged() {
             let (log, segment) = (ServerId::from_number(damaged.log), damaged.segment);
             let reason = damaged.reason;
             node.tell(Mail::Damaged);
             tracing::warn!(%log, %segment, reason, "a replica here is damaged; its master replaces it");
         }
-        for (id, reason) in backup.take_mended() {
+        for (id, reason) in backup.reader().take_mended() {
             let (log, segment) = (ServerId::from_number(id.log), id.segment);
             tracing::warn!(%log, %segment, reason, "a replica here has a bit that flipped in its master's memory before it was sent; readers get it corrected");
         }
-        if let Some(damage) = backup.repair_mended_log()? {
+        if let Some(damage) = backup.scrubber().repair_mended_log()? {
             let (lsn, is_repaired) = (damage.lsn, damage.is_mended);
             tracing::warn!(
                 lsn,

@@ -33,7 +33,7 @@ fn what_waits_for_frames_takes_no_more_memory_than_stated() {
                 .append(segment, from, from + step, from == 900_000)
                 .unwrap();
             backup.commit(Level::Buffered).unwrap();
-            let held = backup.copies().bytes;
+            let held = backup.figures().copies().bytes;
             // Above the limit there is one commit, as staged chunks and as copies.
             assert!(
                 held <= options.memory_bytes + 4 * step as u64,
@@ -50,14 +50,14 @@ fn what_waits_for_frames_takes_no_more_memory_than_stated() {
     all(&backup);
     drop(backup); // as after kill -9
     let (backup, _) = Backup::open(open(), &options, &Expected::default()).unwrap();
-    let held = backup.copies().bytes;
+    let held = backup.figures().copies().bytes;
     assert!(
         held <= options.memory_bytes + 2 * step as u64,
         "{held} after the restart"
     );
     all(&backup);
     flush_all(&backup);
-    let held = backup.copies().bytes;
+    let held = backup.figures().copies().bytes;
     assert!(
         held <= 2 * u64::from(geometry.segment_bytes) + 100_000,
         "{held} when nothing waits"
@@ -85,7 +85,7 @@ fn what_went_straight_to_its_frame_takes_no_memory() {
             backup.commit(Level::Buffered).unwrap();
         }
     }
-    let held = backup.copies().bytes;
+    let held = backup.figures().copies().bytes;
     assert!(held < 3 << 20, "{held}");
     flush_all(&backup);
     for segment in 1..=20 {
@@ -116,7 +116,7 @@ fn open_segments_take_no_more_memory_than_stated() {
             writer.append(segment, from, from + step, false).unwrap();
             backup.commit(Level::Buffered).unwrap();
         }
-        let held = backup.copies().bytes;
+        let held = backup.figures().copies().bytes;
         assert!(held <= options.memory_bytes + 4 * step as u64, "{held}");
     }
     for segment in 1..=8 {
@@ -151,12 +151,12 @@ fn what_nobody_lists_gives_its_memory_back() {
     drop(backup); // as after kill -9
     let (backup, found) = Backup::open(open(), &options, &Expected::default()).unwrap();
     assert!(found.len() > 2, "nothing was rebuilt of what is over");
-    let before = backup.copies().bytes;
+    let before = backup.figures().copies().bytes;
     let is_listed = |segment: SegmentId| [1, 12].contains(&segment.0);
     backup.forget_rebuilt(&is_listed);
     let left: Vec<u64> = backup.replicas().iter().map(|r| r.segment.0).collect();
     assert_eq!(left, [1, 12]);
-    let held = backup.copies().bytes;
+    let held = backup.figures().copies().bytes;
     assert!(before > held + 1_000_000, "{before}, then {held}");
     check(&backup, 1, 1_000_000);
     check(&backup, 12, 1_000_000);
@@ -256,9 +256,9 @@ fn a_full_disk_has_a_bound_for_what_waits_in_memory() {
     let whole = (30..190).find(|&segment| append(&backup, segment, 0, step, true).is_err());
     assert!(matches!(whole, Some(60..80)), "{whole:?}");
     assert!(
-        backup.copies().bytes < 10 << 20,
+        backup.figures().copies().bytes < 10 << 20,
         "{}",
-        backup.copies().bytes
+        backup.figures().copies().bytes
     );
     append(&backup, 1, 1000, 90_000, true).expect("what is open goes on");
     full.store(false, Ordering::Release);

@@ -114,6 +114,7 @@ fn write_four(backup: &Backup) {
     let survivor = bytes_of(4, 777_777);
     let certificate = Certificate::of(&survivor);
     backup
+        .flusher()
         .write_frame(SegmentId(4), 1, &survivor, certificate, Kind::Survivor)
         .unwrap();
 }
@@ -164,7 +165,7 @@ fn write_and_read_again(mode: Mode, disk: &dyn Fn(&Path) -> Arc<dyn Disk>) {
     check(&backup, 4, 777_777);
     for _ in 0..6 {
         assert!(matches!(
-            backup.scrub_step().unwrap(),
+            backup.scrubber().step().unwrap(),
             ScrubStep::Good { .. } | ScrubStep::GoodLog { .. }
         ));
     }
@@ -616,7 +617,7 @@ fn everybody_at_once() {
         });
         scope.spawn(|| {
             while running() {
-                let step = backup.scrub_step().unwrap();
+                let step = backup.scrubber().step().unwrap();
                 let is_bad = matches!(step, ScrubStep::Damaged { .. } | ScrubStep::DamagedLog(_));
                 assert!(!is_bad, "{step:?}");
                 let_others_in();

@@ -175,6 +175,7 @@ fn masters_place_by_the_speeds_that_the_backups_measure() {
     for (n, ms) in [(others[0], 80), (others[1], 8), (others[2], 8)] {
         net.servers[n]
             .backup
+            .reader()
             .note_read(bytes, Duration::from_millis(ms));
     }
     let speeds = |net: &Net, reader: usize| -> Vec<u64> {

@@ -215,6 +215,7 @@ fn write_closed(backup: &Backup, segment: u64, bytes: &[u8]) {
         segment: SegmentId(segment),
     };
     backup
+        .flusher()
         .write_frame_of(id, 0, bytes, Certificate::of(bytes), Kind::Head)
         .expect("a frame is written");
 }
@@ -255,6 +256,7 @@ fn recovery_masters_read_what_is_theirs() {
         segment: SegmentId(3),
     };
     let sorted = backup
+        .reader()
         .read_sorted(id, &hasher, &mut Vec::new(), &Arc::default())
         .expect("it is sound");
     for (wanted, bucket) in ranges.iter().zip(&mut buckets) {
@@ -290,15 +292,19 @@ fn one_flipped_bit_of_an_entry_does_not_stop_a_recovery() {
             log: LOG,
             segment: SegmentId(4),
         };
-        let read = || backup.read_sorted(id, &hasher, &mut Vec::new(), &Arc::default());
+        let read = || {
+            backup
+                .reader()
+                .read_sorted(id, &hasher, &mut Vec::new(), &Arc::default())
+        };
         assert!(bit < 512 || with_bug(Bug::OneBitStopsRecovery, read).is_err());
-        backup.take_mended();
+        backup.reader().take_mended();
         let mut keys = keys_of(read().expect("one bit").as_ref());
         let mut expected = keys_of(&good[HEADER_BYTES..]);
         keys.sort();
         expected.sort();
         assert!(keys == expected, "bit {bit}");
-        let told = backup.take_mended();
+        let told = backup.reader().take_mended();
         assert_eq!((told.len(), told[0].0), (1, id));
         let place = format!("byte {}: bit {} ", bit / 8, bit % 8);
         assert!(
@@ -326,7 +332,9 @@ fn scenario_20_a_damaged_replica_is_bad_as_a_whole() {
     let mut scratch = Vec::new();
     let mut read_one = |ahead: &mut ReadAhead| {
         let id = ahead.wanted(0, 1)?;
-        let result = backup.read_sorted(id, &hasher, &mut scratch, &ahead.spare().clone());
+        let result = backup
+            .reader()
+            .read_sorted(id, &hasher, &mut scratch, &ahead.spare().clone());
         ahead.done(0, id.segment, result);
         Some(id.segment)
     };
@@ -356,7 +364,9 @@ fn what_was_given_is_read_again_for_the_late() {
     for _ in 0..3 {
         let id = ahead.wanted(0, 1 << 20).expect("to be read");
         let spare = ahead.spare().clone();
-        let read = backup.read_sorted(id, &hasher, &mut scratch, &spare);
+        let read = backup
+            .reader()
+            .read_sorted(id, &hasher, &mut scratch, &spare);
         ahead.done(0, id.segment, read);
         let Lookup::Ready(sorted) = ahead.get(id.segment) else {
             panic!("it was read");
@@ -400,7 +410,9 @@ fn segments_that_masters_wait_for_are_given_before_they_go() {
         // A read takes a millisecond, and the next one begins when it ends.
         for id in std::mem::take(&mut reading) {
             let spare = ahead.spare().clone();
-            let read = backup.read_sorted(id, &hasher, &mut scratch, &spare);
+            let read = backup
+                .reader()
+                .read_sorted(id, &hasher, &mut scratch, &spare);
             ahead.done(now_us, id.segment, read);
             reads += 1;
         }
@@ -414,7 +426,9 @@ fn segments_that_masters_wait_for_are_given_before_they_go() {
     // The newest went first. A master that does not come back holds the memory for a second.
     assert!(matches!(ahead.get(SegmentId(6)), Lookup::NotYet));
     let id = ahead.wanted(2_000_000, 1).expect("the others may go");
-    let read = backup.read_sorted(id, &hasher, &mut scratch, &ahead.spare().clone());
+    let read = backup
+        .reader()
+        .read_sorted(id, &hasher, &mut scratch, &ahead.spare().clone());
     ahead.done(2_000_000, id.segment, read);
     assert!(matches!(ahead.get(SegmentId(5)), Lookup::NotYet));
     assert!(ahead.wanted(2_900_000, 1).is_none());
@@ -467,7 +481,7 @@ fn scenario_39_openings_are_refused_in_time() {
 /// `closes`: their openings close them.
 fn taken(left: u32, epoch: u64, closes: bool) -> u32 {
     let backup = open(&fresh_disk(4));
-    backup.keep_from_refills(left);
+    backup.flusher().keep_from_refills(left);
     let bytes = content(1, 0, GEOMETRY.segment_bytes);
     let mut taken = 0;
     loop {
@@ -563,7 +577,7 @@ fn a_refused_copy_leaves_the_older_replica() {
     assert!(matches!(refused, Err(Error::Busy { .. })), "{refused:?}");
     assert_eq!(is_there(&backup), 0);
     // None of the frames that are kept from copies is taken.
-    backup.keep_from_refills(u32::MAX / 2);
+    backup.flusher().keep_from_refills(u32::MAX / 2);
     backup
         .stage_of(LOG, copy(&bytes, 1))
         .expect("its own frame");

@@ -285,7 +285,7 @@ fn commits_on_a_full_disk() -> Result<u64, Error> {
     let disk = SimDisk::new(5, 8 << 20);
     let backup = Backup::create(Arc::new(disk.clone()), &options(), &geometry, &identity())?;
     assert!(
-        backup.secure_frames(6)? >= 6,
+        backup.flusher().secure_frames(6)? >= 6,
         "the owner takes space ahead (Swapping, 7)"
     );
     disk.set_capacity(disk.used_bytes());

@@ -308,6 +308,7 @@ impl Run {
                 backup.stage_of(log, chunk).err(),
                 backup.free_of(replica(*id)).err(),
                 backup
+                    .flusher()
                     .write_frame_of(replica(*id), 9, &[], Certificate::EMPTY, Kind::Survivor)
                     .err(),
             ];
@@ -416,9 +417,9 @@ impl Run {
     }
 
     fn scrub(&mut self) -> Result<(), Error> {
-        match self.backup().scrub_step()? {
+        match self.backup().scrubber().step()? {
             ScrubStep::Damaged { segment } => {
-                let found = self.backup().take_damaged();
+                let found = self.backup().reader().take_damaged();
                 panic!("scrubbing found segment {segment} damaged: {found:?}")
             }
             ScrubStep::DamagedLog(damage) => panic!("scrubbing found {damage:?}"),
@@ -440,7 +441,7 @@ impl Run {
         segment.survivor = Some(false);
         segment.closed = true;
         segment.staged = length;
-        let written = self.backup().write_frame_of(
+        let written = self.backup().flusher().write_frame_of(
             replica(id),
             1,
             &content(id, 0, length),
