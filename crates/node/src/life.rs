@@ -12,6 +12,7 @@ use crate::node_types::{NodeOptions, NodeOutput};
 use crate::order::Purging;
 use crate::recovery::Recoveries;
 use crate::remote::{Queue, Remote, RemoteEvent, SLOW_US, Slow};
+use crate::requests::PeerCall;
 use crate::serve::{self, Clients};
 use crate::warmth::Warmth;
 use duramen::Store;
@@ -191,6 +192,21 @@ impl Life {
 
     pub fn log(&self) -> &duramen::internals::LogWriter {
         self.store.log().expect("a member's store has a log")
+    }
+
+    /// The system of another server has taken something of these calls.
+    pub fn moving(&mut self, now_us: u64, calls: &[PeerCall]) {
+        for call in calls {
+            match call {
+                PeerCall::Replication(_) => self.remote.moving(now_us, *call),
+                PeerCall::Recovery(_) => self.recoveries.moving(now_us, *call),
+                // Small requests.
+                PeerCall::Ping(_)
+                | PeerCall::Migration(_)
+                | PeerCall::Needed(_)
+                | PeerCall::Warmth(_) => {}
+            }
+        }
     }
 
     /// Whether the backup gets no requests now; it is [taken back](Self::take_back) later.

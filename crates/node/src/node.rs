@@ -21,6 +21,8 @@
 
 mod jobs;
 mod migrations;
+mod orders;
+mod pings;
 mod replicas;
 
 use crate::backup_service::Task;
@@ -29,15 +31,12 @@ use crate::here;
 use crate::lease::ReadUntil;
 use crate::life::{Life, member_of};
 use crate::member::{Input, Member, Output};
-use crate::needed;
 use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
-use crate::order::{Order, Purge};
 use crate::recovery::{self, PartitionProgress};
 use crate::remote::RemoteEvent;
 use crate::requests::{PeerCall, PeerRequest, RequestId, Token};
 use crate::warmth::HeldHint;
-use duramen::internals::Position;
-use duramen_base::ids::{Level, ServerId, TabletsVersion};
+use duramen_base::ids::ServerId;
 use duramen_cluster::placement;
 use duramen_cluster::replication::{BackupId, Placed, Rejection, Ticket};
 use duramen_wire::native::Slice;
@@ -45,15 +44,14 @@ use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer, Recover, Refusal,
     ServerAnswer, ServerChange, ServerStatus, ToCoordinator,
 };
-use std::collections::BTreeMap;
+use orders::Orders;
+use pings::Pings;
 use std::sync::Arc;
 
 /// Interval of the checks of leases.
 const LOOK_US: u64 = 20_000;
 /// Interval after which backups that were short of room are tried again.
 const FORGIVE_US: u64 = 100_000;
-/// A ping without an answer is dropped after this time.
-const PING_US: u64 = 5_000_000;
 
 /// A server of a cluster; see the module.
 pub struct Node {
@@ -61,14 +59,8 @@ pub struct Node {
     options: NodeOptions,
     pub(crate) life: Option<Life>,
     read_until: Arc<ReadUntil>,
-    next_ping: u64,
-    /// Nonces of pings, and their send times.
-    pings: BTreeMap<PeerCall, (u64, u64)>,
-    /// A completed order, and the position to be synced before it is confirmed (D1).
-    obeyed: Option<(TabletsVersion, Position)>,
-    /// An order that waits for the leftovers of migrations.
-    pub(crate) held_order: Option<Order>,
-    pub(crate) held_purge: Option<Purge>,
+    pings: Pings,
+    orders: Orders,
     look_us: u64,
     forgive_us: u64,
     pub(crate) ended: bool,
@@ -83,11 +75,8 @@ impl Node {
             options,
             life: None,
             read_until: Arc::default(),
-            next_ping: 0,
-            pings: BTreeMap::new(),
-            obeyed: None,
-            held_order: None,
-            held_purge: None,
+            pings: Pings::default(),
+            orders: Orders::default(),
             look_us: now_us,
             forgive_us: now_us,
             ended: false,
@@ -182,7 +171,11 @@ impl Node {
             NodeInput::PeerAnswered { call, answer } => {
                 self.peer_answered(now_us, call, answer, &mut events, out);
             }
-            NodeInput::Moving(calls) => self.moving(now_us, &calls),
+            NodeInput::Moving(calls) => {
+                if let Some(life) = &mut self.life {
+                    life.moving(now_us, &calls);
+                }
+            }
             NodeInput::Tick => {}
         }
         if self.member.due_us() <= now_us {
@@ -239,7 +232,12 @@ impl Node {
         out: &mut Vec<NodeOutput>,
     ) {
         match (call, &mut self.life) {
-            (PeerCall::Ping(_), _) => self.ping_answered(now_us, call, answer, out),
+            (PeerCall::Ping(_), _) => {
+                let ponged = self.pings.answered(call, answer.map(|(answer, _)| answer));
+                if let Some(ponged) = ponged {
+                    self.tell_member(now_us, ponged, out);
+                }
+            }
             (_, None) => {}
             (PeerCall::Replication(_), Some(life)) => {
                 life.remote.answered(now_us, call, answer, events);
@@ -259,52 +257,6 @@ impl Node {
                 out.extend(task.map(NodeOutput::Keep));
             }
             (PeerCall::Warmth(_), Some(life)) => life.warmth.answered(call, answer),
-        }
-    }
-
-    fn moving(&mut self, now_us: u64, calls: &[PeerCall]) {
-        let Some(life) = &mut self.life else {
-            return;
-        };
-        for call in calls {
-            match call {
-                PeerCall::Replication(_) => life.remote.moving(now_us, *call),
-                PeerCall::Recovery(_) => life.recoveries.moving(now_us, *call),
-                // Small requests.
-                PeerCall::Ping(_)
-                | PeerCall::Migration(_)
-                | PeerCall::Needed(_)
-                | PeerCall::Warmth(_) => {}
-            }
-        }
-    }
-
-    fn ping_answered(
-        &mut self,
-        now_us: u64,
-        call: PeerCall,
-        answer: Option<(PeerAnswer, Slice)>,
-        out: &mut Vec<NodeOutput>,
-    ) {
-        let sent = self.pings.remove(&call);
-        if let (
-            Some((
-                PeerAnswer::Pong {
-                    nonce,
-                    list_version,
-                    ..
-                },
-                _,
-            )),
-            Some((known, _)),
-        ) = (answer, sent)
-            && nonce == known
-        {
-            let ponged = Input::Ponged {
-                nonce,
-                list_version,
-            };
-            self.tell_member(now_us, ponged, out);
         }
     }
 
@@ -330,8 +282,14 @@ impl Node {
         let is_here = !self.ended && self.life.is_some() && target == self.member.id();
         let answer = match question {
             _ if !is_here => PeerAnswer::Refused(Refusal::NotUp(target)), // D2
-            Peer::Needed { log, replicas } => self.hand_back(sender, log, &replicas),
-            Peer::Damaged { log, segments } => self.replace_damaged(sender, log, &segments),
+            Peer::Needed { log, replicas } => {
+                let owner = self.life.as_ref().filter(|_| log == target);
+                replicas::hand_back(owner, sender, &replicas)
+            }
+            Peer::Damaged { log, segments } => {
+                let owner = self.life.as_ref().filter(|_| log == target);
+                replicas::replace_damaged(owner, sender, &segments)
+            }
             Peer::MigrateEntries(message) => {
                 return self.entries_arrived(now_us, request, sender, message, payload, out);
             }
@@ -395,20 +353,13 @@ impl Node {
                 to,
                 address,
                 question,
-            } => {
-                self.next_ping += 1;
-                let call = PeerCall::Ping(self.next_ping);
-                if let Peer::Ping { nonce } = question {
-                    self.pings.insert(call, (nonce, now_us));
-                }
-                NodeOutput::AskPeer {
-                    call,
-                    to,
-                    address,
-                    question,
-                    payload: Slice::default(),
-                }
-            }
+            } => NodeOutput::AskPeer {
+                call: self.pings.sent(now_us, &question),
+                to,
+                address,
+                question,
+                payload: Slice::default(),
+            },
             Output::Answer { request, answer } => NodeOutput::Answer {
                 request,
                 answer,
@@ -426,8 +377,8 @@ impl Node {
             }
             Output::View(view) => NodeOutput::View(view),
             // Issued when the migrations that it ends have no leftovers any more (migration::M4).
-            Output::Obey(order) => return self.held_order = Some(order),
-            Output::Purge(purge) => return self.held_purge = Some(purge),
+            Output::Obey(order) => return self.orders.hold(order),
+            Output::Purge(purge) => return self.orders.hold_purge(purge),
             Output::Members(changes) => return self.members_changed(now_us, changes, out),
             Output::Settings(settings) => NodeOutput::Settings(settings),
             Output::Users { request, users } => NodeOutput::Users { request, users },
@@ -768,16 +719,10 @@ impl Node {
 
     /// D1.
     fn say_obeyed(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
-        let (Some(life), Some((version, position))) = (&self.life, &self.obeyed) else {
-            return;
-        };
-        if life.log().reached(position) < Level::Synced {
-            life.log().demand(Level::Synced);
-            return;
+        let log = self.life.as_ref().map(Life::log);
+        if let Some(version) = log.and_then(|log| self.orders.take_synced(log)) {
+            self.tell_member(now_us, Input::Obeyed { version }, out);
         }
-        let version = *version;
-        self.obeyed = None;
-        self.tell_member(now_us, Input::Obeyed { version }, out);
     }
 
     /// Leases, and other periodic work.
@@ -786,8 +731,7 @@ impl Node {
             return;
         };
         self.look_us = now_us + LOOK_US;
-        self.pings
-            .retain(|_, (_, sent_us)| *sent_us + PING_US > now_us);
+        self.pings.forget_old(now_us);
         if now_us >= self.forgive_us {
             self.forgive_us = now_us + FORGIVE_US;
             life.log().forgive();

@@ -1,35 +1,16 @@
-//! The jobs of the node itself: orders, purges, and their retries.
+//! The ends of jobs, and the retries of orders and purges.
 
 use super::Node;
-use crate::job::{Job, JobDone, JobResult};
+use super::orders::purge_on;
+use crate::job::{JobDone, JobResult};
 use crate::life::Again;
 use crate::member::Input;
 use crate::node_types::NodeOutput;
-use crate::order::{Order, Purge, Purging};
 
 /// A job that failed for lack of memory is tried again after this time.
 const AGAIN_US: u64 = 100_000;
 
 impl Node {
-    pub(super) fn obey(&self, order: Order, out: &mut Vec<NodeOutput>) {
-        if let Some(life) = &self.life {
-            let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
-            let work = move || {
-                let result = order.run(store.engine(), &clients);
-                JobResult::Obeyed(order, result)
-            };
-            out.push(NodeOutput::Job(Job::new("order", work)));
-        }
-    }
-
-    pub(super) fn begin_purge(&self, purge: Purge, out: &mut Vec<NodeOutput>) {
-        if let Some(life) = &self.life {
-            let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
-            let work = move || purge_slice(purge.begin(store.engine(), &clients));
-            out.push(NodeOutput::Job(Job::new("purge", work)));
-        }
-    }
-
     pub(super) fn job_done(&mut self, now_us: u64, done: JobDone, out: &mut Vec<NodeOutput>) {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
@@ -37,9 +18,7 @@ impl Node {
         let again_us = now_us + AGAIN_US;
         match done.result {
             JobResult::Obeyed(order, Ok(())) => {
-                let log = life.store.engine().log();
-                let position = log.expect("a member's store has a log").appended();
-                self.obeyed = Some((order.version, position));
+                self.orders.is_obeyed(order.version, life);
                 life.complaint = None;
             }
             JobResult::Obeyed(_, Err(duramen_engine::Error::FlashFailed))
@@ -59,7 +38,7 @@ impl Node {
                 }
                 self.tell_member(now_us, Input::NotObeyed { version, reason }, out);
             }
-            JobResult::Purged(Ok(()), Some(rest)) => purge_on(rest, out),
+            JobResult::Purged(Ok(()), Some(rest)) => out.push(NodeOutput::Job(purge_on(rest))),
             JobResult::Purged(Err(_), Some(rest)) => {
                 life.again.push((again_us, Again::Purge(rest)));
             }
@@ -69,7 +48,10 @@ impl Node {
                 life.recoveries.job_done(now_us, run, completion);
             }
             JobResult::Migration(run, completion) => {
-                self.migration_job_done(now_us, run, completion, out);
+                self.migrate(
+                    |migrations, _, _| migrations.job_done(now_us, run, completion),
+                    out,
+                );
             }
         }
     }
@@ -83,21 +65,8 @@ impl Node {
         for again in due {
             match again {
                 Again::Obey => self.tell_member(now_us, Input::ObeyAgain, out),
-                Again::Purge(rest) => purge_on(rest, out),
+                Again::Purge(rest) => out.push(NodeOutput::Job(purge_on(rest))),
             }
         }
-    }
-}
-
-/// A purge continues in another job, after those that were issued meanwhile.
-fn purge_on(rest: Purging, out: &mut Vec<NodeOutput>) {
-    out.push(NodeOutput::Job(Job::new("purge", || purge_slice(rest))));
-}
-
-fn purge_slice(purging: Purging) -> JobResult {
-    match purging.slice() {
-        Ok(true) => JobResult::Purged(Ok(()), Some(purging)),
-        Ok(false) => JobResult::Purged(Ok(()), None),
-        Err(error) => JobResult::Purged(Err(error), Some(purging)),
     }
 }

@@ -2,7 +2,6 @@
 
 use super::Node;
 use crate::here;
-use crate::job::MigrationCompletion;
 use crate::migration::{Environment, Migrations, Outputs};
 use crate::node_types::NodeOutput;
 use crate::ranges::Ranges;
@@ -12,7 +11,7 @@ use duramen_wire::native::message::MigrateEntries;
 
 impl Node {
     /// Runs a step of the migrations, and carries out their outputs.
-    fn migrate(
+    pub(super) fn migrate(
         &mut self,
         step: impl FnOnce(&mut Migrations, &Environment<'_>, &mut Outputs),
         out: &mut Vec<NodeOutput>,
@@ -87,19 +86,6 @@ impl Node {
         );
     }
 
-    pub(super) fn migration_job_done(
-        &mut self,
-        now_us: u64,
-        run: u64,
-        completion: MigrationCompletion,
-        out: &mut Vec<NodeOutput>,
-    ) {
-        self.migrate(
-            |migrations, _, _| migrations.job_done(now_us, run, completion),
-            out,
-        );
-    }
-
     /// Begins targets, if the list is applied and no part of the range is here.
     fn begin_targets(&mut self, out: &mut Vec<NodeOutput>) {
         let owned = self.member.owned();
@@ -138,14 +124,10 @@ impl Node {
             out,
         );
         self.begin_targets(out);
-        let settled = |life: &crate::life::Life| life.migrations.is_settled();
-        if self.life.as_ref().is_some_and(settled) {
-            if let Some(purge) = self.held_purge.take() {
-                self.begin_purge(purge, out);
-            }
-            if let Some(order) = self.held_order.take() {
-                self.obey(order, out);
-            }
+        let life = self.life.as_ref();
+        if let Some(life) = life.filter(|life| life.migrations.is_settled()) {
+            let jobs = self.orders.take(life);
+            out.extend(jobs.map(NodeOutput::Job));
         }
     }
 }
