@@ -2,9 +2,12 @@
 
 mod chronicle;
 mod clients;
+mod complaints;
 mod figures;
 mod members;
+mod requests;
 mod resigning;
+mod roles;
 mod wiring;
 
 use crate::guard::Guard;
@@ -12,20 +15,19 @@ use crate::keeper::{Keeper, LeaseEnd, Order};
 use crate::news::{Leads, News, Report};
 use crate::{Error, Options, Role, Running, StoreError, admin, certificates, system};
 use chronicle::Chronicle;
-use clients::Client;
-use duramen_base::ids::{ClusterId, ServerId};
+use clients::Clients;
+use complaints::Complaints;
+use duramen_base::ids::ClusterId;
 use duramen_cluster::coordinator::store::MetaStore;
-use duramen_cluster::coordinator::{
-    CallId, Config, Coordinator, Input, OpenError, Output, ReplyId,
-};
-use duramen_net::{ConnectionId, Event, Handle, Hub};
+use duramen_cluster::coordinator::{Config, Coordinator, Input, OpenError, Output};
+use duramen_net::{Event, Handle, Hub};
 use duramen_wire::native::codec as net;
-use duramen_wire::native::codec::Envelope;
 use duramen_wire::native::message::{ClusterSettings, Refusal};
 use figures::{Figures, Refused};
 use members::Certificates;
+use requests::{Askers, Calls};
 use resigning::Resigning;
-use std::collections::HashMap;
+use roles::{Leading, Roles};
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,12 +40,8 @@ use std::time::{Duration, Instant};
 const POLL_MAX: Duration = Duration::from_secs(1);
 /// Time that a stop waits for the store.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
-/// Age beyond which a call is dropped; the state machine gave it up long before.
-const CALL_US_MAX: u64 = 30_000_000;
 /// Time for which a leader that cannot judge does not campaign: several campaigns of the others.
 const RESIGN_REST: Duration = Duration::from_secs(10);
-/// Interval at which a lasting problem is logged again.
-const LOG_AGAIN: Duration = Duration::from_secs(10);
 /// Interval at which the progress of recoveries is logged.
 const CHRONICLE_US: u64 = 20_000;
 /// Shares are made equal when nothing has changed for this long: members count their data every
@@ -51,63 +49,6 @@ const CHRONICLE_US: u64 = 20_000;
 const BALANCE_AFTER_US: u64 = 15_000_000;
 /// Most connections: enough for a cluster of 10,000 servers and their tools.
 const CONNECTIONS_MAX: usize = 20_000;
-
-/// A leadership.
-struct Leading {
-    epoch: u64,
-    term: u32,
-    machine: Coordinator,
-    wake_at_us: u64,
-    chronicle: Chronicle,
-}
-
-/// The coordinator's current role.
-enum State {
-    /// The leader is not known yet, or the store can't be reached.
-    Away {
-        reason: String,
-    },
-    Standby {
-        leader: Option<String>,
-    },
-    Leading(Box<Leading>),
-}
-
-/// A pending request: its connection, and the envelope of its answer.
-struct Asker {
-    connection: ConnectionId,
-    envelope: Envelope,
-}
-
-/// An unanswered call of the state machine to a server.
-struct Call {
-    id: CallId,
-    epoch: u64,
-    address: String,
-    since_us: u64,
-}
-
-/// Times of the last log lines about problems that may last.
-#[derive(Default)]
-struct LogTimes {
-    /// It cannot judge which servers have crashed.
-    unfit: Option<Instant>,
-    /// A server refused an order.
-    refused: Option<Instant>,
-    /// A server belongs to another cluster.
-    foreign: Option<Instant>,
-    /// A client has no right to what it asked.
-    denied: Option<Instant>,
-}
-
-/// Whether a problem is logged now: at most once in [`LOG_AGAIN`]. `last`: as in [`LogTimes`].
-fn may_log(last: &mut Option<Instant>) -> bool {
-    let may = last.is_none_or(|time| time.elapsed() >= LOG_AGAIN);
-    if may {
-        *last = Some(Instant::now());
-    }
-    may
-}
 
 /// Starts the admin port, if there is one.
 fn serve_admin(
@@ -132,20 +73,15 @@ pub(crate) struct Driver {
     name: String,
     hub: Hub<News>,
     guard: Arc<Guard>,
-    clients: HashMap<ConnectionId, Client>,
+    clients: Clients,
     certificates: Certificates,
     orders: Sender<Order>,
     lease_end: LeaseEnd,
     origin: Instant,
-    state: State,
-    askers: HashMap<ReplyId, Asker>,
-    next_reply: u64,
-    calls: HashMap<u64, Call>,
-    next_request: u64,
-    swept_us: u64,
-    roles: Sender<Role>,
-    told: Option<Role>,
-    logged: LogTimes,
+    roles: Roles,
+    askers: Askers,
+    calls: Calls,
+    complaints: Complaints,
     /// Resignations because it could not judge.
     resigning: Resigning,
     figures: Figures,
@@ -187,22 +123,15 @@ impl Driver {
             name: name.clone(),
             hub,
             guard,
-            clients: HashMap::new(),
+            clients: Clients::default(),
             certificates: Certificates::default(),
             orders,
             lease_end,
             origin,
-            state: State::Away {
-                reason: "it has just begun".to_owned(),
-            },
-            askers: HashMap::new(),
-            next_reply: 0,
-            calls: HashMap::new(),
-            next_request: 0,
-            swept_us: 0,
-            roles,
-            told: None,
-            logged: LogTimes::default(),
+            roles: Roles::new(roles),
+            askers: Askers::default(),
+            calls: Calls::default(),
+            complaints: Complaints::default(),
             resigning: Resigning::default(),
             figures: Figures::default(),
             stops: None,
@@ -257,7 +186,7 @@ impl Driver {
     }
 
     fn timeout(&self) -> Duration {
-        let State::Leading(leading) = &self.state else {
+        let Some(leading) = self.roles.leading() else {
             return match self.stops {
                 Some(_) => Duration::from_millis(10),
                 None => POLL_MAX,
@@ -270,11 +199,10 @@ impl Driver {
 
     /// coordinator::D2.
     fn check_lease(&mut self) {
-        let State::Leading(leading) = &self.state else {
+        let Some(epoch) = self.roles.epoch() else {
             return;
         };
         if self.now_us() >= self.lease_end.get() {
-            let epoch = leading.epoch;
             let _ = self.orders.send(Order::Drop { epoch });
             self.lose(epoch, "its lease has run out");
         }
@@ -303,13 +231,13 @@ impl Driver {
             } => {
                 self.figures.connections += 1;
                 if role == net::Role::Client {
-                    self.clients.insert(connection, Client::new(peer));
+                    self.clients.connected(connection, peer);
                 } else if let Some(shown) = self.hub.peer_certificate(connection) {
                     self.certificates.accepted(connection, shown.not_after);
                 }
             }
             Event::Closed { connection, reason } => {
-                self.clients.remove(&connection);
+                self.clients.closed(connection);
                 self.certificates.closed(connection);
                 self.figures.connections = self.figures.connections.saturating_sub(1);
                 tracing::debug!("a connection is gone: {reason}");
@@ -325,13 +253,13 @@ impl Driver {
             News::Stored { epoch, token } => {
                 self.figures.commits += 1;
                 self.figures.committed(self.origin.elapsed());
-                if self.epoch() == Some(epoch) {
+                if self.roles.epoch() == Some(epoch) {
                     self.handle(Input::Persisted { token }); // coordinator::D1
                 }
             }
             News::Lost { epoch, reason } => self.lose(epoch, &reason),
             News::Follows(leader) => self.follow(leader),
-            News::Away(reason) => self.away(reason),
+            News::Away(reason) => self.roles.away(reason),
             News::Unusable(reason) => {
                 let store = self.options.store.to_string();
                 self.end(Err(Error::Store { store, reason }));
@@ -351,17 +279,10 @@ impl Driver {
     }
 
     fn end(&mut self, how: Result<(), Error>) {
-        if let Some(epoch) = self.epoch() {
+        if let Some(epoch) = self.roles.epoch() {
             self.lose(epoch, "the coordinator ends");
         }
         self.ended.get_or_insert(how);
-    }
-
-    fn epoch(&self) -> Option<u64> {
-        match &self.state {
-            State::Leading(leading) => Some(leading.epoch),
-            _ => None,
-        }
     }
 
     fn lead(&mut self, leads: Leads) {
@@ -386,44 +307,24 @@ impl Driver {
             Ok((machine, outputs)) => {
                 let id = machine.cluster_id();
                 tracing::info!(term, keys, store = %self.options.store, %id, "leading");
-                self.say_unused(&machine.overview().status.settings);
+                say_unused(&self.options, &machine.overview().status.settings);
                 self.hub.set_cluster_id(id);
                 self.hub.greet_again();
                 self.figures.leading();
-                self.state = State::Leading(Box::new(Leading {
+                self.roles.lead(Leading {
                     epoch,
                     term,
                     machine,
                     wake_at_us: u64::MAX,
                     chronicle: Chronicle::default(),
-                }));
-                self.tell(Role::Leader);
+                });
                 self.execute(outputs);
-                if let State::Leading(leading) = &self.state {
+                if let Some(leading) = self.roles.leading() {
                     self.guard.lead(leading.machine.users());
                 }
                 self.users_changed();
             }
             Err(reason) => self.refuse(reason),
-        }
-    }
-
-    /// Logs the chosen settings that the cluster does not have: it keeps those of its creation.
-    fn say_unused(&self, stored: &ClusterSettings) {
-        for setting in &self.options.chosen {
-            let (chosen, kept) = (
-                (setting.read)(&self.options.settings),
-                (setting.read)(stored),
-            );
-            if chosen != kept {
-                let option = setting.option;
-                tracing::warn!(
-                    option,
-                    chosen,
-                    kept,
-                    "this option is for a new cluster: this one keeps the value of its creation"
-                );
-            }
         }
     }
 
@@ -437,7 +338,7 @@ impl Driver {
 
     /// coordinator::D2: ends a leadership. Its pending requests are refused, its calls dropped.
     fn lose(&mut self, epoch: u64, reason: &str) {
-        if self.epoch() != Some(epoch) {
+        if self.roles.epoch() != Some(epoch) {
             return;
         }
         if self.stops.is_none() {
@@ -446,15 +347,14 @@ impl Driver {
         self.handle(Input::StoreFailed {
             reason: reason.to_owned(),
         });
-        self.state = State::Standby { leader: None };
-        for (_, asker) in std::mem::take(&mut self.askers) {
+        self.roles.stand_by(None);
+        for asker in self.askers.take_all() {
             self.send_refusal(&asker, Refusal::NotLeader { leader: None });
         }
-        let calls = std::mem::take(&mut self.calls);
-        for (request, call) in calls {
+        for (request, call) in self.calls.take_all() {
             self.forget(request, &call.address);
         }
-        self.tell(Role::Standby(None));
+        self.roles.tell(Role::Standby(None));
     }
 
     fn follow(&mut self, leader: Option<String>) {
@@ -466,55 +366,34 @@ impl Driver {
         // Its own name is from an earlier run: that process does not lead now.
         let leader = leader.filter(|leader| *leader != self.name);
         self.resigning.follows(leader.as_deref(), Instant::now());
-        let is_news = self.told.as_ref() != Some(&Role::Standby(leader.clone()));
-        if is_news {
+        if self.roles.is_news(&Role::Standby(leader.clone())) {
             let shown = leader.as_deref().unwrap_or("not known yet");
             tracing::info!(leader = shown, "standing by");
         }
-        self.state = State::Standby {
-            leader: leader.clone(),
-        };
-        self.tell(Role::Standby(leader));
-    }
-
-    fn away(&mut self, reason: String) {
-        if !matches!(&self.state, State::Away { reason: old } if *old == reason) {
-            tracing::warn!("{reason}; asking again");
-        }
-        self.state = State::Away { reason };
-    }
-
-    fn tell(&mut self, role: Role) {
-        if self.told.as_ref() != Some(&role) {
-            self.told = Some(role.clone());
-            // The receiver may be gone.
-            let _ = self.roles.send(role);
-        }
+        self.roles.stand_by(leader.clone());
+        self.roles.tell(Role::Standby(leader));
     }
 
     /// Gives the input to the state machine, and executes its outputs.
     fn handle(&mut self, input: Input) {
         let now_us = self.now_us();
-        if let State::Leading(leading) = &mut self.state {
-            let outputs = leading.machine.handle(now_us, input);
-            if leading.machine.may_judge() {
-                self.resigning.judges();
-            }
-            self.execute(outputs);
-            self.note_users();
+        let Some(leading) = self.roles.leading_mut() else {
+            return;
+        };
+        let outputs = leading.machine.handle(now_us, input);
+        if leading.machine.may_judge() {
+            self.resigning.judges();
         }
-    }
-
-    /// Tells the guard of the users in the store.
-    fn note_users(&self) {
-        if let State::Leading(leading) = &self.state {
+        self.execute(outputs);
+        // The guard learns of the users in the store.
+        if let Some(leading) = self.roles.leading() {
             self.guard.want(leading.machine.users());
         }
     }
 
     fn execute(&mut self, outputs: Vec<Output>) {
         for output in outputs {
-            if let State::Leading(leading) = &mut self.state {
+            if let Some(leading) = self.roles.leading_mut() {
                 leading.chronicle.read(&output);
             }
             match output {
@@ -526,7 +405,7 @@ impl Driver {
                     question,
                 } => self.ask(call, to, address, &question),
                 Output::Persist { token, batch } => {
-                    if let Some(epoch) = self.epoch() {
+                    if let Some(epoch) = self.roles.epoch() {
                         self.figures.committing(self.origin.elapsed());
                         // The keeper outlives the driver, or has reported why it ended.
                         let _ = self.orders.send(Order::Commit {
@@ -538,7 +417,7 @@ impl Driver {
                 }
                 Output::Reopen { address } => self.hub.close_links(&address),
                 Output::WakeAt { at_us } => {
-                    if let State::Leading(leading) = &mut self.state {
+                    if let Some(leading) = self.roles.leading_mut() {
                         leading.wake_at_us = at_us;
                     }
                 }
@@ -548,7 +427,7 @@ impl Driver {
                     is_denied,
                     resigns,
                 } => {
-                    self.say_unfit(asked, answered, is_denied);
+                    self.complaints.unfit(asked, answered, is_denied);
                     if resigns {
                         self.resign(is_denied);
                     }
@@ -557,56 +436,25 @@ impl Driver {
         }
     }
 
-    fn say_unfit(&mut self, asked: usize, answered: usize, is_denied: bool) {
-        if !may_log(&mut self.logged.unfit) {
-            return;
-        }
-        if is_denied {
-            tracing::error!(
-                asked,
-                "no server admits this coordinator: it has another token, cluster name or version than they"
-            );
-        } else {
-            tracing::warn!(
-                asked,
-                answered,
-                "fewer than half of the servers answer this coordinator: it calls none of them crashed"
-            );
-        }
-    }
-
     /// The hub refused a server of a cluster with another id.
     fn foreign(&mut self, peer: SocketAddr, cluster_id: ClusterId) {
         self.handle(Input::Foreign { cluster_id });
-        if self.mistaken().is_none() && may_log(&mut self.logged.foreign) {
+        if self.mistaken().is_none() {
             let ours = self.hub.cluster_id();
-            tracing::warn!(
-                %peer,
-                "a server of the cluster with id {cluster_id} is refused: this is the cluster with id {ours}"
-            );
+            self.complaints.foreign(peer, cluster_id, ours);
         }
     }
 
     fn mistaken(&self) -> Option<String> {
-        match &self.state {
-            State::Leading(leading) => leading.machine.mistaken(self.now_us()),
-            _ => None,
-        }
-    }
-
-    fn say_mistaken(&mut self) {
-        if let Some(why) = self.mistaken()
-            && may_log(&mut self.logged.foreign)
-        {
-            tracing::error!("not ready: {why}");
-        }
+        let leading = self.roles.leading()?;
+        leading.machine.mistaken(self.now_us())
     }
 
     /// Leaves the leadership to a coordinator that may reach the servers.
     fn resign(&mut self, is_denied: bool) {
         let now = Instant::now();
         let may = is_denied || self.resigning.may(now);
-        let Some(epoch) = self.epoch().filter(|_| may) else {
+        let Some(epoch) = self.roles.epoch().filter(|_| may) else {
             return;
         };
         if !self.options.store.has_standbys() {
@@ -623,45 +471,35 @@ impl Driver {
 
     fn tick(&mut self) {
         let now_us = self.now_us();
-        if let State::Leading(leading) = &mut self.state
+        if let Some(leading) = self.roles.leading_mut()
             && leading.wake_at_us <= now_us
         {
             leading.wake_at_us = u64::MAX;
             self.handle(Input::Tick);
         }
-        self.say_mistaken();
-        if let State::Leading(leading) = &mut self.state
+        if let Some(why) = self.mistaken() {
+            self.complaints.mistaken(&why);
+        }
+        if let Some(leading) = self.roles.leading_mut()
             && now_us >= leading.chronicle.due_us
         {
             leading.chronicle.due_us = now_us + CHRONICLE_US;
             let recoveries = leading.machine.recovery_statuses();
             leading.chronicle.recover(&recoveries);
         }
-        if now_us.saturating_sub(self.swept_us) > CALL_US_MAX / 2 {
-            self.swept_us = now_us;
-            self.sweep(now_us);
-        }
-    }
-
-    /// Sender id of this leadership.
-    fn me(&self) -> ServerId {
-        match &self.state {
-            State::Leading(leading) => ServerId::coordinator(leading.term),
-            _ => ServerId::NONE,
+        // Calls whose answer is not needed any more.
+        for (request, call) in self.calls.take_old(now_us) {
+            self.forget(request, &call.address);
         }
     }
 
     fn report(&mut self) -> Report {
         let health = self.members_health().unwrap_or_default();
-        let (role, status) = match &self.state {
-            State::Leading(leading) => (Role::Leader, Some(leading.machine.overview())),
-            State::Standby { leader } => (Role::Standby(leader.clone()), None),
-            State::Away { .. } => (Role::Standby(None), None),
-        };
-        let (unanswered, waits) = match &self.state {
-            State::Leading(leading) => (leading.machine.unanswered(), leading.machine.waits()),
-            _ => (0, Vec::new()),
-        };
+        let role = self.roles.present();
+        let machine = self.roles.leading().map(|leading| &leading.machine);
+        let status = machine.map(Coordinator::overview);
+        let unanswered = machine.map_or(0, Coordinator::unanswered);
+        let waits = machine.map(Coordinator::waits).unwrap_or_default();
         let refused = Refused {
             malformed: self.hub.offences(),
             by_tls: self.hub.tls_failures(),
@@ -686,6 +524,22 @@ impl Driver {
                 Role::Standby(_) => Duration::ZERO,
             },
             role,
+        }
+    }
+}
+
+/// Logs the chosen settings that the cluster does not have: it keeps those of its creation.
+fn say_unused(options: &Options, stored: &ClusterSettings) {
+    for setting in &options.chosen {
+        let (chosen, kept) = ((setting.read)(&options.settings), (setting.read)(stored));
+        if chosen != kept {
+            let option = setting.option;
+            tracing::warn!(
+                option,
+                chosen,
+                kept,
+                "this option is for a new cluster: this one keeps the value of its creation"
+            );
         }
     }
 }

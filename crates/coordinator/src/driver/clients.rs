@@ -4,12 +4,14 @@
 //! users, is accepted and gives no rights. Such connections are closed when users are in force, so
 //! that their clients log in again.
 
-use super::{Asker, Driver, State, may_log};
-use crate::guard::{Refused, is_for_clients};
-use duramen_acl::User;
+use super::Driver;
+use super::requests::Asker;
+use crate::guard::{Guard, Refused, is_for_clients};
+use duramen_acl::{User, Users};
 use duramen_net::{ConnectionId, Payload};
 use duramen_wire::native::codec::{Envelope, Kind, Trouble, encode_logged_in};
 use duramen_wire::native::message::{Login, ToCoordinator};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use std::sync::Arc;
 const READING_MS: u32 = 20;
 
 /// A connected client.
-pub(super) struct Client {
+struct Client {
     peer: SocketAddr,
     login: LoggedIn,
 }
@@ -29,12 +31,82 @@ enum LoggedIn {
     As(String, u64),
 }
 
-impl Client {
-    pub(super) fn new(peer: SocketAddr) -> Client {
-        Client {
-            peer,
-            login: LoggedIn::Not,
+/// The connected clients.
+#[derive(Default)]
+pub(super) struct Clients {
+    clients: HashMap<ConnectionId, Client>,
+}
+
+impl Clients {
+    pub(super) fn connected(&mut self, connection: ConnectionId, peer: SocketAddr) {
+        let login = LoggedIn::Not;
+        self.clients.insert(connection, Client { peer, login });
+    }
+
+    pub(super) fn closed(&mut self, connection: ConnectionId) {
+        self.clients.remove(&connection);
+    }
+
+    /// `None`: the connection is no client's.
+    fn peer(&self, connection: ConnectionId) -> Option<SocketAddr> {
+        self.clients.get(&connection).map(|client| client.peer)
+    }
+
+    /// Checks a login, and keeps its user. `users`: those of the cluster, if it has any.
+    fn log_in(
+        &mut self,
+        connection: ConnectionId,
+        peer: SocketAddr,
+        login: &Login<'_>,
+        (guard, users): (&Guard, Option<Arc<Users>>),
+    ) -> Result<(), Refused> {
+        let login = match users {
+            None => LoggedIn::Unchecked,
+            Some(users) => {
+                let user = guard.log_in(&users, peer, (login.user, login.password))?;
+                LoggedIn::As(user.name().to_owned(), user.id())
+            }
+        };
+        self.clients.insert(connection, Client { peer, login });
+        Ok(())
+    }
+
+    /// Whether a client may ask this of a leader.
+    fn check(
+        &self,
+        connection: ConnectionId,
+        question: &ToCoordinator,
+        guard: &Guard,
+    ) -> Result<(), Refused> {
+        if !is_for_clients(question) {
+            let why = "only members of the cluster ask this";
+            return Err(Refused::Denied(why.to_owned()));
         }
+        let Some(users) = guard.users()? else {
+            return Ok(());
+        };
+        let client = self.clients.get(&connection);
+        let user: &Arc<User> = match client.map(|client| &client.login) {
+            Some(LoggedIn::As(name, id)) => users
+                .get(name)
+                .filter(|user| user.id() == *id)
+                .ok_or(Refused::LogIn)?,
+            Some(LoggedIn::Not | LoggedIn::Unchecked) | None => Some(users.default_user())
+                .filter(|user| user.is_open())
+                .ok_or(Refused::LogIn)?,
+        };
+        guard.may_ask(user, question)
+    }
+
+    /// Connections of users that are gone, and of clients whose logins could not be checked.
+    fn stale(&self, users: &Users) -> Vec<ConnectionId> {
+        let is_stale = |client: &Client| match &client.login {
+            LoggedIn::Not => false,
+            LoggedIn::Unchecked => true,
+            LoggedIn::As(name, id) => users.get(name).is_none_or(|user| user.id() != *id),
+        };
+        let stale = self.clients.iter().filter(|(_, client)| is_stale(client));
+        stale.map(|(connection, _)| *connection).collect()
     }
 }
 
@@ -46,7 +118,7 @@ impl Driver {
         envelope: Envelope,
         login: &Login<'_>,
     ) {
-        let Some(peer) = self.clients.get(&connection).map(|client| client.peer) else {
+        let Some(peer) = self.clients.peer(connection) else {
             let reason = "only clients log in";
             let asker = Asker {
                 connection,
@@ -58,21 +130,16 @@ impl Driver {
                 &Trouble::NotPermitted { reason },
             );
         };
-        let users = match self.state {
-            State::Leading(_) => self.guard.users(),
-            _ => Ok(None),
+        let users = match self.roles.leading() {
+            Some(_) => self.guard.users(),
+            None => Ok(None),
         };
         let checked = users.and_then(|users| {
-            let Some(users) = users else {
-                return Ok(LoggedIn::Unchecked);
-            };
-            let pair = (login.user, login.password);
-            let user = self.guard.log_in(&users, peer, pair)?;
-            Ok(LoggedIn::As(user.name().to_owned(), user.id()))
+            let by = (&*self.guard, users);
+            self.clients.log_in(connection, peer, login, by)
         });
         match checked {
-            Ok(login) => {
-                self.clients.insert(connection, Client { peer, login });
+            Ok(()) => {
                 let back = self.back(&envelope);
                 let encode = |out: &mut Vec<u8>| encode_logged_in(out, &back);
                 self.hub.reply(connection, Payload::None, encode);
@@ -88,42 +155,19 @@ impl Driver {
         envelope: Envelope,
         question: &ToCoordinator,
     ) -> bool {
-        let Err(refused) = self.check(connection, question) else {
+        // Others only name the leader.
+        if self.roles.leading().is_none() {
+            return true;
+        }
+        let checked = self.clients.check(connection, question, &self.guard);
+        let Err(refused) = checked else {
             return true;
         };
-        if let Refused::Denied(why) = &refused
-            && may_log(&mut self.logged.denied)
-        {
-            let peer = self.clients.get(&connection).map(|client| client.peer);
-            tracing::warn!(?peer, "a client is refused: {why}");
+        if let Refused::Denied(why) = &refused {
+            self.complaints.denied(self.clients.peer(connection), why);
         }
         self.send_refused(connection, envelope, Kind::ToCoordinator, &refused);
         false
-    }
-
-    fn check(&self, connection: ConnectionId, question: &ToCoordinator) -> Result<(), Refused> {
-        // Others only name the leader.
-        if !matches!(self.state, State::Leading(_)) {
-            return Ok(());
-        }
-        if !is_for_clients(question) {
-            let why = "only members of the cluster ask this";
-            return Err(Refused::Denied(why.to_owned()));
-        }
-        let Some(users) = self.guard.users()? else {
-            return Ok(());
-        };
-        let client = self.clients.get(&connection);
-        let user: &Arc<User> = match client.map(|client| &client.login) {
-            Some(LoggedIn::As(name, id)) => users
-                .get(name)
-                .filter(|user| user.id() == *id)
-                .ok_or(Refused::LogIn)?,
-            Some(LoggedIn::Not | LoggedIn::Unchecked) | None => Some(users.default_user())
-                .filter(|user| user.is_open())
-                .ok_or(Refused::LogIn)?,
-        };
-        self.guard.may_ask(user, question)
     }
 
     fn send_refused(
@@ -152,20 +196,13 @@ impl Driver {
     /// Other users are in force, or this coordinator leads from now on: closes the connections of
     /// users that are gone, and of clients whose logins could not be checked.
     pub(super) fn users_changed(&mut self) {
-        let State::Leading(_) = self.state else {
+        if self.roles.leading().is_none() {
             return;
-        };
+        }
         let Ok(Some(users)) = self.guard.users() else {
             return;
         };
-        let is_stale = |client: &Client| match &client.login {
-            LoggedIn::Not => false,
-            LoggedIn::Unchecked => true,
-            LoggedIn::As(name, id) => users.get(name).is_none_or(|user| user.id() != *id),
-        };
-        let clients = self.clients.iter();
-        let stale: Vec<_> = clients.filter(|(_, client)| is_stale(client)).collect();
-        let stale: Vec<ConnectionId> = stale.into_iter().map(|(id, _)| *id).collect();
+        let stale = self.clients.stale(&users);
         for connection in stale {
             self.hub.close(connection);
         }

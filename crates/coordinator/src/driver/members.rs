@@ -1,6 +1,6 @@
 //! The certificates of the members' connections, for the status.
 
-use super::{Driver, State};
+use super::Driver;
 use duramen_base::ids::ServerId;
 use duramen_net::ConnectionId;
 use duramen_wire::native::message::{MembersHealth, ToCoordinator};
@@ -86,9 +86,7 @@ impl Certificates {
 impl Driver {
     /// `None`: this coordinator does not lead.
     pub(super) fn members_health(&mut self) -> Option<MembersHealth> {
-        let State::Leading(leading) = &self.state else {
-            return None;
-        };
+        let leading = self.roles.leading()?;
         let mut health = leading.machine.members_health();
         self.certificates.add_to(&mut health);
         Some(health)

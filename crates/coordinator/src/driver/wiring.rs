@@ -1,7 +1,8 @@
 //! The wiring of the driver: converts frames to inputs of the state machine, and its outputs to
 //! frames.
 
-use super::{Asker, CALL_US_MAX, Call, Driver, State, may_log};
+use super::Driver;
+use super::requests::{Asker, Call};
 use duramen_base::ids::ServerId;
 use duramen_cluster::coordinator::{CallId, Input, ReplyId, Sign};
 use duramen_net::{ConnectionId, Message, Payload, Reason};
@@ -12,13 +13,6 @@ use duramen_wire::native::codec::{
 use duramen_wire::native::message::{
     AdminAnswer, CoordinatorAnswer, FromCoordinator, Refusal, Request, ServerAnswer, ToCoordinator,
 };
-
-impl Call {
-    fn is_old(&self, now_us: u64) -> bool {
-        // A call that was sent after `now_us` was read is younger: `saturating_sub` gives 0.
-        now_us.saturating_sub(self.since_us) > CALL_US_MAX
-    }
-}
 
 impl Driver {
     /// coordinator::D4: handles a request.
@@ -62,32 +56,21 @@ impl Driver {
     fn consider(&mut self, asker: Asker, question: ToCoordinator) {
         let target = asker.envelope.target;
         let is_meant = target == ServerId::NONE || target.is_coordinator();
-        match &self.state {
-            _ if !is_meant => {
-                let here = self.me();
-                let kind = duramen_wire::native::codec::Kind::ToCoordinator as u16;
-                self.send_trouble(&asker, kind, &Trouble::WrongServer { here });
-            }
-            State::Leading(_) => {
-                self.next_reply += 1;
-                let reply = ReplyId(self.next_reply);
-                let sender = asker.envelope.sender;
-                self.askers.insert(reply, asker);
-                self.handle(Input::Request {
-                    reply,
-                    sender,
-                    question,
-                });
-            }
-            State::Standby { leader } => {
-                let leader = leader.clone();
-                self.send_refusal(&asker, Refusal::NotLeader { leader });
-            }
-            State::Away { reason } => {
-                let reason = reason.clone();
-                self.send_refusal(&asker, Refusal::Store(reason));
-            }
+        if !is_meant {
+            let here = self.roles.me();
+            let kind = duramen_wire::native::codec::Kind::ToCoordinator as u16;
+            return self.send_trouble(&asker, kind, &Trouble::WrongServer { here });
         }
+        if let Some(refusal) = self.roles.refusal() {
+            return self.send_refusal(&asker, refusal);
+        }
+        let sender = asker.envelope.sender;
+        let reply = self.askers.add(asker);
+        self.handle(Input::Request {
+            reply,
+            sender,
+            question,
+        });
     }
 
     /// The envelope of an answer.
@@ -95,7 +78,7 @@ impl Driver {
         Envelope {
             request: to.request,
             target: to.sender,
-            sender: self.me(),
+            sender: self.roles.me(),
         }
     }
 
@@ -118,7 +101,7 @@ impl Driver {
     }
 
     pub(super) fn answer(&mut self, reply: ReplyId, answer: &CoordinatorAnswer) {
-        let Some(asker) = self.askers.remove(&reply) else {
+        let Some(asker) = self.askers.take(reply) else {
             return;
         };
         // The rules of the cluster know no certificates.
@@ -138,16 +121,15 @@ impl Driver {
         address: String,
         question: &FromCoordinator,
     ) {
-        let Some(epoch) = self.epoch() else {
+        let Some(epoch) = self.roles.epoch() else {
             return;
         };
         self.figures.asked += 1;
-        self.next_request += 1;
-        let request = self.next_request;
+        let request = self.calls.next();
         let envelope = Envelope {
             request,
             target: to,
-            sender: self.me(),
+            sender: self.roles.me(),
         };
         self.hub
             .ask(&address, Role::Coordinator, request, Payload::None, |out| {
@@ -160,7 +142,7 @@ impl Driver {
             address,
             since_us,
         };
-        self.calls.insert(request, call);
+        self.calls.add(request, call);
     }
 
     pub(super) fn forget(&mut self, request: u64, address: &str) {
@@ -168,16 +150,17 @@ impl Driver {
     }
 
     pub(super) fn answered(&mut self, request: u64, message: &Message) {
-        let Some(call) = self.calls.remove(&request) else {
+        let Some(call) = self.calls.take(request) else {
             return;
         };
-        if self.epoch() != Some(call.epoch) {
+        if self.roles.epoch() != Some(call.epoch) {
             return;
         }
         match decode_reply(&message.frame()) {
             Ok(Reply::Server(answer)) => {
                 if let ServerAnswer::Refused(refusal) = &answer {
-                    self.say_refused(&call.address, &refusal.to_string());
+                    let refusal = refusal.to_string();
+                    self.complaints.refused(&call.address, &refusal);
                 }
                 self.handle(Input::Answered {
                     call: call.id,
@@ -203,39 +186,17 @@ impl Driver {
         }
     }
 
-    /// Logs a refusal, but not often: the call is repeated while its reason lasts.
-    fn say_refused(&mut self, address: &str, refusal: &str) {
-        if may_log(&mut self.logged.refused) {
-            tracing::warn!(address, "a server refused an order: {refusal}");
-        }
-    }
-
     pub(super) fn unanswered(&mut self, requests: &[u64], reason: &Reason) {
         for request in requests {
-            let Some(call) = self.calls.remove(request) else {
+            let Some(call) = self.calls.take(*request) else {
                 continue;
             };
-            if self.epoch() == Some(call.epoch) {
+            if self.roles.epoch() == Some(call.epoch) {
                 let (call, sign) = (call.id, sign(reason));
-                if let State::Leading(leading) = &mut self.state {
+                if let Some(leading) = self.roles.leading_mut() {
                     leading.machine.explain(call, &reason.to_string());
                 }
                 self.handle(Input::Unanswered { call, sign });
-            }
-        }
-    }
-
-    /// Drops calls whose answer is not needed any more.
-    pub(super) fn sweep(&mut self, now_us: u64) {
-        let old: Vec<u64> = self
-            .calls
-            .iter()
-            .filter(|(_, call)| call.is_old(now_us))
-            .map(|(request, _)| *request)
-            .collect();
-        for request in old {
-            if let Some(call) = self.calls.remove(&request) {
-                self.forget(request, &call.address);
             }
         }
     }
@@ -249,23 +210,5 @@ fn sign(reason: &Reason) -> Sign {
         Sign::Denied
     } else {
         Sign::Unknown
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn calls_are_forgotten_when_they_are_old_and_not_before() {
-        let call = Call {
-            id: CallId(1),
-            epoch: 1,
-            address: String::new(),
-            since_us: 1_000_000,
-        };
-        assert!(!call.is_old(999_999), "asked a moment ago");
-        assert!(!call.is_old(1_000_000 + CALL_US_MAX));
-        assert!(call.is_old(1_000_001 + CALL_US_MAX));
     }
 }
