@@ -30,9 +30,8 @@ mod settings;
 mod store;
 
 pub use certificates::reload as reload_certificates;
-pub use duramen_metastore::EtcdAccess;
 pub use settings::{SettingsError, check as check_settings, defaults};
-pub use store::{StoreError, StoreSpec};
+pub use store::{Embedded, Etcd, EtcdAccess, StoreError, StoreSpec};
 
 use news::News;
 

@@ -1,3 +1,4 @@
-//! Tests of the coordinator with real sockets.
+//! Tests of the coordinator's stores, and of the coordinator with real sockets.
 
+mod conformance;
 mod process;

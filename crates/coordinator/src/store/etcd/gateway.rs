@@ -5,7 +5,7 @@
 //! life.
 
 use super::http::{Answer, Connection, decode, encode, number};
-use crate::unavailable;
+use crate::store::unavailable;
 use duramen_cluster::coordinator::store::Error;
 use duramen_tls::Identity;
 use serde_json::{Value, json};

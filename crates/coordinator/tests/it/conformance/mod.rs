@@ -6,7 +6,7 @@
 mod server;
 
 use duramen_cluster::coordinator::store::{Batch, Contents, Error, Memory, MetaStore, Term};
-use duramen_metastore::{Embedded, Etcd, EtcdAccess};
+use duramen_coordinator::{Embedded, Etcd, EtcdAccess};
 use duramen_tls::{Authority, Request};
 use server::{Holding, Server};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The setting that selects a store: `redb:DIR`, or `etcd:http://HOST:PORT,…`, or `https`.
 
+use super::{Embedded, Etcd, EtcdAccess};
 use duramen_cluster::coordinator::store::MetaStore;
-use duramen_metastore::{Embedded, Etcd, EtcdAccess};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;

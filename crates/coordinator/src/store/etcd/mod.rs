@@ -39,7 +39,7 @@ mod gateway;
 mod http;
 mod renewal;
 
-use crate::unusable;
+use crate::store::unusable;
 use duramen_cluster::coordinator::store::{
     Batch, Contents, Error, MetaStore, Renewal, Term, is_advice,
 };

@@ -12,7 +12,7 @@
 //! - E5: redb reads the medium, not what a failed sync left in the page cache: a later sync would
 //!   not write that, and a power cut would show older pages below newer ones.
 
-use crate::{unavailable, unusable};
+use super::{unavailable, unusable};
 use duramen_base::open::forget_cached;
 use duramen_base::private::make_file;
 use duramen_cluster::coordinator::store::{

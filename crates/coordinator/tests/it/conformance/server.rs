@@ -1,6 +1,6 @@
 //! An etcd process for one test, and a proxy in front of it that holds requests back.
 
-use duramen_metastore::{Etcd, EtcdAccess};
+use duramen_coordinator::{Etcd, EtcdAccess};
 use duramen_tls::{Identity, Settings};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};

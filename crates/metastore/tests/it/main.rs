@@ -1,3 +1,0 @@
-//! Tests of the coordinator's stores.
-
-mod conformance;
