@@ -22,7 +22,6 @@ const BELOW: &[(&str, &[&str])] = &[
         &["duramen-format", "duramen-disk", "duramen-cipher"],
     ),
     ("duramen-cluster", &["duramen-wire"]),
-    ("duramen-metastore", &["duramen-cluster", "duramen-tls"]),
     (
         "duramen",
         &["duramen-engine", "duramen-backup", "duramen-cluster"],
@@ -41,7 +40,7 @@ const BELOW: &[(&str, &[&str])] = &[
     (
         "duramen-coordinator",
         &[
-            "duramen-metastore",
+            "duramen-cluster",
             "duramen-net",
             "duramen-client",
             "duramen-acl",

@@ -1,4 +1,5 @@
-//! A test's own etcd (Debian's etcd-server, as for the metastore's tests). It ends with the test.
+//! A test's own etcd (Debian's etcd-server, as for the tests of the coordinator's stores). It ends
+//! with the test.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
