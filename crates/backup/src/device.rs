@@ -187,7 +187,7 @@ impl Device {
         Ok(())
     }
 
-    /// Makes every earlier commit [`Level::Synced`].
+    /// Makes every earlier commit durable.
     ///
     /// # Errors
     /// [`Error::Failed`].

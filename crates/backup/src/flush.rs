@@ -141,7 +141,7 @@ impl<'b> Flusher<'b> {
         secured.map_err(|error| self.device.fail("allocate frames", &error))
     }
 
-    /// New copies of lost replicas leave this many frames free (M2).
+    /// New copies of lost replicas leave this many frames free (many::M2).
     pub fn keep_from_refills(&self, frames: u32) {
         self.device.state().frames.refills_leave = frames;
     }
