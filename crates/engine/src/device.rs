@@ -15,6 +15,13 @@ pub struct FlashOptions {
     pub device: Arc<dyn Device>,
 }
 
+impl FlashOptions {
+    /// Slots that the device has for segments of this length.
+    pub(crate) fn slots(&self, segment_bytes: u64) -> u32 {
+        (self.device.bytes() / segment_bytes).min(u64::from(u32::MAX / 2)) as u32
+    }
+}
+
 impl std::fmt::Debug for FlashOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FlashOptions")

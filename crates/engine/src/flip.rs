@@ -31,9 +31,7 @@ impl Store {
             let mut found = None;
             if view.len() != 0 {
                 view.each_tagged(tag, |slot| {
-                    let is_cold = core
-                        .space
-                        .is_cold(core.space.window_of(slot.location()) as u32);
+                    let is_cold = core.is_cold(core.space.window_of(slot.location()) as u32);
                     let at = core.space.at(slot.location());
                     if !is_cold && key_is(at, key) {
                         found = Some(at);
@@ -68,7 +66,7 @@ impl Store {
         let found = found.and_then(|(view, tag)| {
             view.find(tag, visitor.me(), |slot| {
                 let window = core.space.window_of(slot.location()) as u32;
-                core.space.is_cold(window) || key_is(core.space.at(slot.location()), key)
+                core.is_cold(window) || key_is(core.space.at(slot.location()), key)
             })
         });
         if let Some((place, slot)) = found {
@@ -86,7 +84,7 @@ impl Store {
         let core = self.core();
         let mut left = n;
         for (window, segment) in core.space.segments.iter().enumerate() {
-            if !segment.is_closed() || core.space.is_cold(window as u32) {
+            if !segment.is_closed() || core.is_cold(window as u32) {
                 continue;
             }
             let start = core.space.offset_of(window as u32);
@@ -117,7 +115,7 @@ impl Store {
         let core = self.core();
         let mut found = Vec::new();
         for (window, segment) in core.space.segments.iter().enumerate() {
-            if !segment.is_in_log() || core.space.is_cold(window as u32) {
+            if !segment.is_in_log() || core.is_cold(window as u32) {
                 continue;
             }
             let start = core.space.offset_of(window as u32);

@@ -41,7 +41,6 @@ impl Store {
             writer_stalls: sum(|counters| counters.stalls.load(Ordering::Relaxed)),
             writer_stall_ns: sum(|counters| counters.stall_ns.load(Ordering::Relaxed)),
             flash: core
-                .space
                 .tier
                 .as_ref()
                 .map_or_else(FlashStats::default, |tier| tier.statistics()),
@@ -67,7 +66,7 @@ impl Store {
             let Some(state) = shown_state(segment.state()) else {
                 continue;
             };
-            if segment.committed_bytes() == 0 && core.space.is_cold(window as u32) {
+            if segment.committed_bytes() == 0 && core.is_cold(window as u32) {
                 continue; // its bytes are on flash
             }
             let committed_bytes = u64::from(segment.committed_bytes());

@@ -164,7 +164,7 @@ impl<'s> Guard<'s> {
     ) -> Result<(), Lacking> {
         let (mut warm, mut cold): (Vec<Slot>, Vec<Slot>) = Default::default();
         let mut lacking: Option<Lacking> = None;
-        let has_tier = self.core.space.tier.is_some();
+        let has_tier = self.core.tier.is_some();
         if let Err(error) = self.core.check_slots(view, bucket) {
             return Err(Lacking {
                 error,

@@ -191,7 +191,7 @@ impl Store {
 
     /// True if segments may go to a flash device.
     pub fn has_flash(&self) -> bool {
-        self.core.space.tier.is_some()
+        self.core.tier.is_some()
     }
 
     /// The hard budget, in bytes, as it was last set.

@@ -155,7 +155,7 @@ impl Context {
         let Some(window) = self.next_readable(core, tally) else {
             return false;
         };
-        let warmed = core.space.is_cold(window);
+        let warmed = core.is_cold(window);
         let segment = &core.space.segments[window as usize];
         let start = core.space.offset_of(window);
         let end = start + segment.appended_bytes() as usize;
@@ -255,7 +255,7 @@ impl Context {
     /// Demotes a segment instead of cleaning, if memory needs it. At most every other step while
     /// cleaning is needed too.
     fn demotes(&mut self, core: &Core) -> bool {
-        let Some(tier) = &core.space.tier else {
+        let Some(tier) = &core.tier else {
             return false;
         };
         let others = tier.is_short()
@@ -303,7 +303,7 @@ impl Context {
 
     fn select_to_clean(&mut self, core: &Core, evict: bool, tally: &Tally) -> Vec<u32> {
         if self.may_wait(core)
-            && let Some(tier) = &core.space.tier
+            && let Some(tier) = &core.tier
             && tier.is_short()
         {
             let cold = select(core, self.node, evict, true, &mut self.fruitless_on_flash);
@@ -346,13 +346,13 @@ impl Context {
     /// True if hollow segments on flash should be cleaned now, and this context may wait for the
     /// device.
     pub(super) fn may_clean_hollow(&self, core: &Core) -> bool {
-        let tier = core.space.tier.as_deref();
+        let tier = core.tier.as_deref();
         self.may_wait(core) && tier.is_some_and(|tier| tier.wants_hollow())
     }
 
     /// The search found no hollow segment. True if cleaning is needed for another reason.
     pub(super) fn has_more_than_hollow(&self, core: &Core) -> bool {
-        if let Some(tier) = &core.space.tier {
+        if let Some(tier) = &core.tier {
             tier.note_hollow(false); // until the next search
         }
         core.is_short(self.node) || core.flash_wants_cleaning()
@@ -363,7 +363,7 @@ impl Context {
     fn next_readable(&mut self, core: &Core, tally: &Tally) -> Option<u32> {
         loop {
             let window = self.victims.pop_front()?;
-            let Some(tier) = &core.space.tier else {
+            let Some(tier) = &core.tier else {
                 return Some(window);
             };
             if !tier.is_cold(window as usize) {
@@ -410,7 +410,7 @@ impl Context {
             self.close_survivor(core);
         }
         if current.warmed
-            && let Some(tier) = &core.space.tier
+            && let Some(tier) = &core.tier
         {
             core.cool(tier, current.window);
         }

@@ -49,7 +49,7 @@ fn is_usable(core: &Core, window: u32, incarnation: u32, warmed: bool) -> bool {
     // incarnation. It may have been reused before the pin, also by a side log (swap::D6).
     segment.is_in_log()
         && segment.incarnation() == incarnation
-        && core.space.is_cold(window) == warmed
+        && core.is_cold(window) == warmed
         && !core.is_held(window)
 }
 
@@ -118,7 +118,7 @@ pub fn expire_segment(
         if usable && at >= end {
             let again_ms = core.clock.now_ms() + 1000;
             segment.reset_expiry(&seen, &waiting, again_ms);
-            if let (Some(tier), true) = (&core.space.tier, warmed) {
+            if let (Some(tier), true) = (&core.tier, warmed) {
                 tier.set_due(window, &expiries);
             }
         }
@@ -160,7 +160,7 @@ impl Context {
 
     /// As [`expire`](Self::expire), for a segment on flash, which is read for this.
     pub fn expire_cold(&self, core: &Core, window: u32) {
-        let Some(tier) = &core.space.tier else {
+        let Some(tier) = &core.tier else {
             return;
         };
         let segment = &core.space.segments[window as usize];

@@ -119,7 +119,7 @@ impl Context {
         } else {
             load.decide(true)
         };
-        let flash_is_short = core.space.tier.as_ref().is_some_and(|tier| tier.is_short());
+        let flash_is_short = core.tier.as_ref().is_some_and(|tier| tier.is_short());
         let combine = (work == Work::Combine || flash_is_short) && !loading;
         let goal = if evict { Goal::Evict } else { Goal::Free };
         if combine && self.begin_pass(core, log, tally, goal) {
@@ -526,7 +526,7 @@ impl Context {
         let (mut kept, mut droppable) = (0, 0);
         // Closed under the pin: the window is not reused before the pin ends. In memory: it stays
         // there as long.
-        if segment.is_closed() && !core.space.is_cold(window) {
+        if segment.is_closed() && !core.is_cold(window) {
             let start = core.space.offset_of(window);
             let end = start + segment.appended_bytes() as usize;
             let mut at = start + SEGMENT_HEADER_BYTES;
@@ -567,7 +567,7 @@ impl Context {
         let is_due = |window: &u32| {
             let segment = &core.space.segments[*window as usize];
             segment.is_closed()
-                && !core.space.is_cold(*window)
+                && !core.is_cold(*window)
                 && log.is_victim_to_be(*window)
                 && log.swaps().wants_rescan(*window, segment.incarnation())
         };

@@ -202,7 +202,7 @@ impl Cleaner {
         let now_ms = core.clock.now_ms();
         let started = Instant::now();
         let total = core.space.segments.len();
-        let tier = core.space.tier.as_deref();
+        let tier = core.tier.as_deref();
         let mut may_read = tier.is_some_and(|tier| tier.is_rested());
         self.waits_to_expire = false;
         self.thorough.tend(core.refuses_heads(), total, started);
@@ -214,7 +214,7 @@ impl Cleaner {
             if !segment.is_in_log() || core.is_held(window as u32) {
                 continue;
             }
-            let is_cold = core.space.is_cold(window as u32);
+            let is_cold = core.is_cold(window as u32);
             let is_due = if is_cold {
                 core.is_worth_expiring(window as u32, now_ms)
             } else {

@@ -507,7 +507,7 @@ impl Core {
         // Loaded in the order in which a victim passes through these states.
         let victims = self.victims(node);
         let (retired, _) = self.space.waiting(node);
-        let flash = self.space.tier.as_ref().map_or(0, |tier| tier.progress());
+        let flash = self.tier.as_ref().map_or(0, |tier| tier.progress());
         let log = self.log.as_ref().map_or(0, |log| log.progress());
         let freed = self.gain().0 + log + flash + self.cleared.progress();
         let waited = search.in_vain.time();
@@ -555,7 +555,7 @@ impl Core {
 
     /// Longest wait of a writer while a device completes nothing, if another writer waited in vain.
     fn device_patience(&self, purpose: Purpose) -> Duration {
-        let flash = self.space.tier.as_ref().map(|tier| tier.progress());
+        let flash = self.tier.as_ref().map(|tier| tier.progress());
         let disk = self.log.as_ref().map(|log| log.progress());
         let pacer = &self.pacer;
         // Cleaning may find room for a removal without flash, but not without the disk.
@@ -573,7 +573,7 @@ impl Core {
         if waited <= STUCK_AFTER {
             return; // the device may only be slow
         }
-        if let Some(tier) = &self.space.tier
+        if let Some(tier) = &self.tier
             && self.waits_for_flash()
         {
             self.pacer.flash_stuck.note(tier.progress());
@@ -632,7 +632,7 @@ impl Core {
             || log.swaps().is_at_work() && !self.disk_has_room(purpose)
             || segments
                 .filter(|(_, segment)| segment.is_closed())
-                .any(|(window, _)| match &self.space.tier {
+                .any(|(window, _)| match &self.tier {
                     None => !log.is_victim_to_be(window),
                     // A window that is held and written waits for flash, not for the disk.
                     Some(_) => !log.may_leave_memory(window),

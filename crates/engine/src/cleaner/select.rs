@@ -178,7 +178,7 @@ pub fn select_hollow_on_disk(core: &Core, log: &Log, node: usize) -> Vec<u32> {
 
 /// True if the window's bytes are readable on flash, or are in memory, as `on_flash` demands.
 fn is_where(core: &Core, window: u32, on_flash: bool) -> bool {
-    match &core.space.tier {
+    match &core.tier {
         Some(tier) => tier.is_cold(window as usize) == on_flash && !tier.is_bad(window as usize),
         None => !on_flash,
     }
@@ -215,9 +215,8 @@ fn closed_windows<'a>(core: &'a Core, log: &'a Log, node: usize) -> impl Iterato
     core.space.windows_of_node(node).filter(move |window| {
         segments[*window as usize].is_closed()
             && log.is_victim_to_be(*window)
-            && (with_cold || !core.space.is_cold(*window))
+            && (with_cold || !core.is_cold(*window))
             && !core
-                .space
                 .tier
                 .as_ref()
                 .is_some_and(|tier| tier.is_bad(*window as usize))

@@ -210,7 +210,7 @@ impl Context {
         let Some(set) = core.cleared.next() else {
             return false;
         };
-        let tier = core.space.tier.as_deref();
+        let tier = core.tier.as_deref();
         let mut walk = set.walk.lock().expect("a walk");
         walk.rests_until = None;
         if let Some(tier) = tier.filter(|_| walk.reads) {

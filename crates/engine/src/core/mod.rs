@@ -22,6 +22,7 @@ use crate::index::{Index, Resources};
 use crate::log::{Log, Swaps};
 use crate::space::Purpose;
 use crate::space::segment::State;
+use crate::space::tier::Tier;
 use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space, segment_bytes_of};
 use crate::table::Tables;
 use crate::topology::Topology;
@@ -62,6 +63,8 @@ pub struct Core {
     pub hasher: KeyHasher,
     pub topology: Topology,
     pub space: Space,
+    /// The windows whose bytes are on flash; `None`: all are in memory.
+    pub tier: Option<Box<Tier>>,
     pub arena: Arena,
     pub epochs: Epochs,
     pub tables: Tables,
@@ -219,6 +222,7 @@ impl Core {
             verifies_reads: AtomicBool::new(true),
             load_floor: AtomicU64::new(0),
             epochs,
+            tier: Tier::of_options(options, &space),
             space,
         };
         core.overhead = core.sum_overhead();
@@ -492,6 +496,7 @@ impl Core {
     fn sum_overhead(&self) -> u64 {
         let counters: u64 = self.actors().map(Counters::bytes).sum();
         self.space.overhead_bytes()
+            + self.tier.as_ref().map_or(0, |tier| tier.overhead_bytes())
             + self.log.as_ref().map_or(0, |log| log.overhead_bytes())
             + self.epochs.bytes()
             + counters
@@ -525,8 +530,8 @@ impl Core {
     /// has to be named, or given back, later.
     pub fn set_window_aside(&self, node: usize, purpose: Purpose) -> Option<u32> {
         self.set_aside_by(purpose, |now_ms, tick| {
-            self.space
-                .acquire(node, purpose, &self.epochs, now_ms, tick)
+            self.free_retired(node);
+            self.space.acquire(node, purpose, now_ms, tick)
         })
     }
 

@@ -145,7 +145,7 @@ pub fn bytes_of_guess(core: &Core, location: u64) -> Option<Vec<u8>> {
     let Some(segment) = core.space.segments.get(window) else {
         return Some(Vec::new()); // beyond the region
     };
-    if core.space.is_cold(window as u32) {
+    if core.is_cold(window as u32) {
         return None;
     }
     let here = InMemory::in_window(&core.space, location);

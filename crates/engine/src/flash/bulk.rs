@@ -47,7 +47,7 @@ impl Image {
     /// # Errors
     /// [`Error::FlashFailed`].
     pub(crate) fn read(core: &Core, window: u32, incarnation: u32) -> Result<Option<Image>, Error> {
-        let Some(tier) = &core.space.tier else {
+        let Some(tier) = &core.tier else {
             return Ok(None);
         };
         let end = core.space.segments[window as usize].appended_bytes() as usize;
@@ -86,7 +86,7 @@ impl Image {
         // incarnation.
         segment.is_in_log()
             && segment.incarnation() == self.incarnation
-            && core.space.is_cold(self.window)
+            && core.is_cold(self.window)
             && segment.appended_bytes() as usize == self.end
     }
 
@@ -111,7 +111,7 @@ impl Image {
                 core.mend_image(self.window, bytes); // mended::M2
             }
             let Ok(entry) = entry::parse(&bytes[self.at..]) else {
-                if let Some(tier) = &core.space.tier {
+                if let Some(tier) = &core.tier {
                     tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
                 }
                 return Err(Error::FlashFailed); // mask::F7
@@ -170,7 +170,7 @@ impl Gather {
     ) -> Option<InMemory> {
         let space = &core.space;
         let window = space.window_of(location);
-        let tier = space.tier.as_ref();
+        let tier = core.tier.as_ref();
         let Some(tier) = tier.filter(|tier| !tier.is_in_memory(window, stamp)) else {
             return Some(InMemory::in_window(space, location));
         };
@@ -253,7 +253,7 @@ impl Gather {
     /// [`Error::FlashFailed`].
     pub(crate) fn fetch(&mut self, core: &Core) -> Result<usize, Error> {
         let mut lacking = std::mem::take(&mut self.lacking);
-        let (Some(tier), Some((first, _))) = (&core.space.tier, lacking.front().copied()) else {
+        let (Some(tier), Some((first, _))) = (&core.tier, lacking.front().copied()) else {
             return Ok(0);
         };
         let mut held = 0;

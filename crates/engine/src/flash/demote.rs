@@ -39,38 +39,38 @@ impl Core {
     /// memory, and they free none: then only disk asks for them, while memory is not short
     /// (context::C2).
     pub fn may_clean_cold(&self, node: usize) -> bool {
-        let tier = self.space.tier.as_deref();
+        let tier = self.tier.as_deref();
         tier.is_some_and(|tier| !tier.has_failed()) || !self.is_low(node)
     }
 
     /// Approximate live bytes of entries whose segments are in memory.
     pub fn live_in_memory(&self) -> u64 {
-        let cold = self.space.tier.as_ref().map_or(0, |tier| tier.live_bytes());
+        let cold = self.tier.as_ref().map_or(0, |tier| tier.live_bytes());
         self.live_bytes().saturating_sub(cold)
     }
 
     /// Memory of promoted copies, in bytes.
     pub fn promoted_bytes(&self) -> u64 {
-        let tier = self.space.tier.as_ref();
+        let tier = self.tier.as_ref();
         tier.map_or(0, |tier| tier.promoted.bytes())
     }
 
     /// Live bytes that the flash tier may hold.
     pub fn flash_capacity(&self) -> u64 {
-        let tier = self.space.tier.as_ref();
+        let tier = self.tier.as_ref();
         tier.map_or(0, |tier| tier.capacity_bytes())
     }
 
     /// Bytes of the device that segments take.
     pub fn flash_used(&self) -> u64 {
-        let tier = self.space.tier.as_ref();
+        let tier = self.tier.as_ref();
         tier.map_or(0, |tier| tier.statistics().used_bytes)
     }
 
     /// Gives room to copies of cold entries that are read often, if some wait for it, or takes some
     /// back.
     pub fn tend_promoted(&self, node: usize) {
-        let Some(tier) = &self.space.tier else {
+        let Some(tier) = &self.tier else {
             return;
         };
         let (promoted, now_ms) = (&tier.promoted, self.clock.now_ms());
@@ -81,6 +81,7 @@ impl Core {
                 tier.unpress();
             }
         } else if !tier.others_come_first(now_ms) {
+            self.free_retired(node);
             promoted.tend(&self.space, node, &self.epochs, now_ms);
             if promoted.lacks_window() && tier.leaving() == 0 && self.can_demote(tier, node) {
                 tier.pressed_for_copies.store(true, Ordering::Relaxed);
@@ -90,13 +91,13 @@ impl Core {
 
     /// True while a segment is being written to flash.
     pub fn is_demoting(&self) -> bool {
-        let tier = self.space.tier.as_deref();
+        let tier = self.tier.as_deref();
         tier.is_some_and(|tier| tier.writing.load(Ordering::Relaxed) > 0)
     }
 
     /// True if flash failed to write a segment (engine::flash::F5).
     pub fn flash_has_failed(&self) -> bool {
-        let tier = self.space.tier.as_deref();
+        let tier = self.tier.as_deref();
         tier.is_some_and(Tier::has_failed)
     }
 
@@ -120,7 +121,7 @@ impl Core {
 
     /// Sums the live bytes of cold windows, and allows another try of those that could not be read.
     pub fn watch_flash(&self) {
-        if let Some(tier) = &self.space.tier {
+        if let Some(tier) = &self.tier {
             tier.try_bad_again();
             let windows = 0..self.space.segments.len() as u32;
             let cold = windows.filter(|window| tier.is_cold(*window as usize));
@@ -137,11 +138,27 @@ impl Core {
         }
     }
 
+    /// True if a session that is pinned from now on may not find the window's bytes in memory.
+    #[inline(always)]
+    pub fn is_cold(&self, window: u32) -> bool {
+        let tier = self.tier.as_ref();
+        tier.is_some_and(|tier| tier.is_cold(window as usize))
+    }
+
+    /// Frees retired windows that no reader can see any more, with their slots of the device.
+    pub fn free_retired(&self, node: usize) {
+        self.space.reap(node, &self.epochs, |window| {
+            if let Some(tier) = &self.tier {
+                tier.forget(window);
+            }
+        });
+    }
+
     /// Frees the memory of windows that no reader can see any more: retired ones, and those that
     /// turned cold. Gives some of it back if the budget was lowered.
     pub fn reap(&self, node: usize) {
-        self.space.reap(node, &self.epochs);
-        if let Some(tier) = &self.space.tier {
+        self.free_retired(node);
+        if let Some(tier) = &self.tier {
             tier.release(&self.space, &self.epochs);
         }
         self.space.follow_limit(node, 1);
@@ -150,7 +167,7 @@ impl Core {
     /// True if live entries fill memory, not dead ones: then cleaning does not help. `survivors`:
     /// of cold victims, which may take the last slots.
     pub fn wants_demotion(&self, node: usize, survivors: bool) -> bool {
-        let Some(tier) = &self.space.tier else {
+        let Some(tier) = &self.tier else {
             return false;
         };
         if !tier.has_room(survivors) {
@@ -190,19 +207,19 @@ impl Core {
         let wants = |tier: &Tier| {
             tier.is_short() || (tier.is_pressed() && tier.has_room(false)) || tier.wants_hollow()
         };
-        self.space.tier.as_deref().is_some_and(wants) || self.flash_wants_eviction()
+        self.tier.as_deref().is_some_and(wants) || self.flash_wants_eviction()
     }
 
     /// True if this is a cache that evicts entries on flash, and not those in memory.
     pub fn evicts_from_flash(&self) -> bool {
-        let tier = self.space.tier.as_deref();
+        let tier = self.tier.as_deref();
         self.is_cache() && tier.is_some_and(|tier| !tier.has_failed())
     }
 
     /// True if a cache has more on flash than there is room for, or than its index should take.
     pub fn flash_wants_eviction(&self) -> bool {
         let short = |tier: &Tier| tier.is_short() || self.index_is_large();
-        self.evicts_from_flash() && self.space.tier.as_deref().is_some_and(short)
+        self.evicts_from_flash() && self.tier.as_deref().is_some_and(short)
     }
 
     /// True if entries on flash take nearly as much index as is allowed, or as could be found. If
@@ -211,13 +228,13 @@ impl Core {
     pub fn index_is_large(&self) -> bool {
         let wants = |tier: &Tier| tier.index_wants.load(Ordering::Relaxed);
         self.arena.allocated_bytes() as f64 > INDEX_PART * self.space.budget.limit() as f64
-            || self.space.tier.as_deref().is_some_and(wants)
+            || self.tier.as_deref().is_some_and(wants)
     }
 
     /// The index lacks memory for a new key: a cache then evicts the entries of a victim.
     pub fn evict_for_index(&self) {
         if self.evicts_from_flash()
-            && let Some(tier) = &self.space.tier
+            && let Some(tier) = &self.tier
         {
             tier.index_wants.store(true, Ordering::Relaxed);
         }
@@ -225,7 +242,7 @@ impl Core {
 
     /// Entries are being evicted: a writer that still lacks index memory reports it again.
     pub fn note_eviction(&self) {
-        if let Some(tier) = &self.space.tier {
+        if let Some(tier) = &self.tier {
             tier.index_wants.store(false, Ordering::Relaxed);
         }
     }
@@ -233,7 +250,7 @@ impl Core {
     /// True if a writer without memory should wait for a cleaner thread: the device can take a
     /// segment, or has to be cleaned before it can, or copies have to give memory back.
     pub fn waits_for_flash(&self) -> bool {
-        let Some(tier) = &self.space.tier else {
+        let Some(tier) = &self.tier else {
             return false;
         };
         let windows = self.space.segments.len();
@@ -259,7 +276,7 @@ impl Core {
 
     /// Requests help for a writer that waits so.
     pub fn ask_flash(&self) {
-        if let Some(tier) = &self.space.tier
+        if let Some(tier) = &self.tier
             && tier.leaving() == 0
         {
             tier.press(self.clock.now_ms());
@@ -270,7 +287,7 @@ impl Core {
     /// The index lacks memory for a side log, whose thread may wait: requests the demotion of a
     /// segment, and yields the core to the thread that does it. True: it is worth trying again.
     pub fn press_flash(&self, node: usize) -> bool {
-        let Some(tier) = &self.space.tier else {
+        let Some(tier) = &self.tier else {
             return false;
         };
         tier.press(self.clock.now_ms());
@@ -297,7 +314,7 @@ impl Core {
     fn may_turn_cold(&self, window: u32) -> bool {
         let is_cold = |tier: &Tier| tier.is_cold(window as usize);
         self.space.segments[window as usize].is_closed()
-            && !self.space.tier.as_deref().is_some_and(is_cold)
+            && !self.tier.as_deref().is_some_and(is_cold)
             && self
                 .log
                 .as_ref()
@@ -308,7 +325,7 @@ impl Core {
     /// come last. While a log is loaded, the longest segment goes first. False: there is none, or
     /// no room, or the device fails.
     pub fn demote_one(&self, node: usize) -> bool {
-        let Some(tier) = &self.space.tier else {
+        let Some(tier) = &self.tier else {
             return false;
         };
         if !tier.has_room(true) {
@@ -436,7 +453,7 @@ impl Core {
     /// Shows every entry of a cold segment with its location, read into memory of its own. If the
     /// segment cannot be read, shows none.
     pub fn each_cold_entry(&self, window: u32, mut show: impl FnMut(u64, &Entry<'_>)) {
-        let Some(tier) = &self.space.tier else {
+        let Some(tier) = &self.tier else {
             return;
         };
         let segment = &self.space.segments[window as usize];
@@ -470,7 +487,7 @@ impl Core {
     /// True if a segment on flash can be read and has almost no live data.
     pub fn is_hollow(&self, window: u32) -> bool {
         let cold = |tier: &Tier| tier.is_cold(window as usize) && !tier.is_bad(window as usize);
-        self.space.tier.as_deref().is_some_and(cold)
+        self.tier.as_deref().is_some_and(cold)
             && self.space.segments[window as usize].is_closed()
             && self.live_in(window) <= self.hollow_bytes()
     }
@@ -479,7 +496,7 @@ impl Core {
     pub fn is_worth_expiring(&self, window: u32, now_ms: u64) -> bool {
         let due = |tier: &Tier| tier.due_ms(window) <= now_ms && !tier.is_bad(window as usize);
         self.space.segments[window as usize].is_closed()
-            && self.space.tier.as_deref().is_some_and(due)
+            && self.tier.as_deref().is_some_and(due)
     }
 
     /// Maximum live bytes of a hollow segment.

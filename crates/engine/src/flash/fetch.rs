@@ -190,12 +190,13 @@ impl Tier {
 /// alone.
 #[inline(always)]
 pub(crate) fn locate(
-    space: &Space,
+    core: &Core,
     stamp: impl FnOnce() -> u64,
     holding: &Holding,
     location: u64,
 ) -> Option<InMemory> {
-    match &space.tier {
+    let space = &core.space;
+    match &core.tier {
         None => Some(InMemory::in_window(space, location)),
         Some(tier) => tier.locate(space, stamp(), holding, location),
     }
@@ -210,10 +211,10 @@ pub(crate) fn locate_now(
     location: u64,
 ) -> Result<*const u8, Error> {
     loop {
-        if let Some(here) = locate(&core.space, || stamp, holding, location) {
+        if let Some(here) = locate(core, || stamp, holding, location) {
             return Ok(here.at);
         }
-        if let Some(tier) = &core.space.tier {
+        if let Some(tier) = &core.tier {
             let cold = tier.cold(&core.space, location, GUESS_BYTES_MIN);
             tier.fetch(core, holding, cold)?;
         }
@@ -225,14 +226,14 @@ impl Guard<'_> {
     #[inline(always)]
     pub(crate) fn memory_of(&self, location: u64) -> Option<InMemory> {
         let stamp = || self.core.epochs.stamp_of(self.slot);
-        locate(&self.core.space, stamp, &self.carried.holding, location)
+        locate(self.core, stamp, &self.carried.holding, location)
     }
 
     /// Probable address of an entry's bytes: good for a prefetch only.
     #[inline(always)]
     pub(crate) fn probably_at(&self, location: u64) -> Option<*const u8> {
         let space = &self.core.space;
-        match &space.tier {
+        match &self.core.tier {
             None => Some(space.at(location)),
             Some(tier) => tier.probably_at(space, location),
         }
@@ -261,7 +262,7 @@ impl Guard<'_> {
 
     /// `waits`: also if the session parks its requests.
     fn meet_cold_or_wait(&self, location: u64, waits: bool) -> Result<(), Error> {
-        let Some(tier) = &self.core.space.tier else {
+        let Some(tier) = &self.core.tier else {
             return Ok(());
         };
         let guess = self.carried.entry_bytes.get() / 16;
@@ -280,7 +281,7 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::FlashFailed`].
     pub(crate) fn warm_locked(&self) -> Result<(), Error> {
-        if self.core.space.tier.is_none() {
+        if self.core.tier.is_none() {
             return Ok(());
         }
         let mut places = self.transaction.iter().flat_map(|it| &it.tables.places);
@@ -297,7 +298,7 @@ impl Guard<'_> {
         &self,
         keys: impl IntoIterator<Item = (TableId, KeyHash)>,
     ) -> Result<(), Error> {
-        if !self.alone || self.core.space.tier.is_none() {
+        if !self.alone || self.core.tier.is_none() {
             return Ok(());
         }
         for (table, hash) in keys {
@@ -329,7 +330,7 @@ impl Guard<'_> {
     /// for the first time.
     #[cold]
     pub(crate) fn served_copy(&self, slot: Slot, here: InMemory) {
-        let Some(tier) = &self.core.space.tier else {
+        let Some(tier) = &self.core.tier else {
             return;
         };
         let space = &self.core.space;
@@ -357,7 +358,7 @@ impl Guard<'_> {
     /// [`Error::NoSuchTable`].
     pub fn cold(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Option<Cold>, Error> {
         let index = self.index(table)?;
-        let Some(tier) = &self.core.space.tier else {
+        let Some(tier) = &self.core.tier else {
             return Ok(None);
         };
         let view = index.partition(hash).view();
@@ -405,7 +406,7 @@ pub(super) fn bytes_of(words: &[u64]) -> &[u8] {
 
 fn accept(core: &Core, holding: &Holding, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {
     holding.handed_in.set(true);
-    match &core.space.tier {
+    match &core.tier {
         Some(tier) => tier.accept(core, holding, cold, bytes),
         None => Ok(Fetched::Gone),
     }

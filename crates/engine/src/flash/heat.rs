@@ -92,7 +92,7 @@ impl Store {
     /// # Errors
     /// [`Error::TooManySessions`].
     pub fn refill(self: &Arc<Self>) -> Result<Option<Refill>, Error> {
-        let Some(tier) = &self.core().space.tier else {
+        let Some(tier) = &self.core().tier else {
             return Ok(None);
         };
         let half = refill_bytes(self.core().space.budget.start()) as usize / 2;
@@ -109,7 +109,7 @@ impl Store {
 
     /// Sets the number of keys that a running or future refill will still try.
     pub fn set_refill_left(&self, keys: u64) {
-        if let Some(tier) = &self.core().space.tier {
+        if let Some(tier) = &self.core().tier {
             tier.figures.refill_left.store(keys, Ordering::Relaxed);
         }
     }
@@ -117,7 +117,7 @@ impl Store {
     /// The refill has ended: segments go to flash in the order of their age again.
     pub fn end_refill(&self) {
         self.set_refill_left(0);
-        if let Some(tier) = &self.core().space.tier {
+        if let Some(tier) = &self.core().tier {
             for window in &tier.windows {
                 window.kept.store(false, Ordering::Relaxed);
             }
@@ -130,7 +130,7 @@ impl Heat {
     pub const MAX: u8 = HEAT_MAX;
 
     fn tier(core: &Core) -> &Tier {
-        core.space.tier.as_deref().expect("it was there")
+        core.tier.as_deref().expect("it was there")
     }
 
     /// A number that changes whenever there may be more to list than before.
@@ -495,7 +495,7 @@ fn keep(
 impl Core {
     /// The segment of this window was in memory before a restart: advice for demotion.
     pub(crate) fn keep_in_memory(&self, window: u32) {
-        if let Some(tier) = &self.space.tier {
+        if let Some(tier) = &self.tier {
             debug_assert!(self.space.segments[window as usize].state() != State::Promoted);
             tier.keep(window);
         }

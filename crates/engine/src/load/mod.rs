@@ -335,7 +335,7 @@ impl Loader {
             segments: self.totals.segments.load(Ordering::Relaxed),
             scanned_bytes: scanned.sum(),
             free_bytes: core.space.budget.free(),
-            flash: core.space.tier.as_ref().map_or(0, |tier| tier.progress()),
+            flash: core.tier.as_ref().map_or(0, |tier| tier.progress()),
         }
     }
 
@@ -610,7 +610,7 @@ impl Loader {
         loop {
             for n in 0..nodes {
                 let node = (first + n) % nodes;
-                core.space.reap(node, &core.epochs);
+                core.free_retired(node);
                 let now_ms = core.clock.now_ms();
                 if let Some(window) = core
                     .space

@@ -43,7 +43,6 @@ use pool::Pool;
 use region::Region;
 use segment::{Segment, State};
 use std::sync::Arc;
-use tier::Tier;
 
 /// The unit of backing: 64 KiB [Rumble14 §5.1].
 pub const SEGLET_BYTES: usize = 64 << 10;
@@ -98,6 +97,35 @@ pub fn segment_bytes_of(options: &Options) -> u64 {
     }
 }
 
+/// Bytes of addresses for the segments of memory, and of a log.
+fn addressed_bytes(options: &Options) -> u64 {
+    let bytes_max = options.memory_bytes_max();
+    // Twice the highest budget in address space: compacted segments leave the tails of their
+    // windows unbacked. With a log more: memory may keep a short rest of every segment on disk in a
+    // window.
+    match &options.log {
+        None => 2 * bytes_max,
+        Some(log) => log
+            .disk_segments_max
+            .max(log.segments_found)
+            .saturating_mul(segment_bytes_of(options))
+            .saturating_add(bytes_max)
+            .clamp(3 * bytes_max, DISK_EXPANSION_MAX * bytes_max)
+            .min(REGION_BYTES_MAX),
+    }
+}
+
+/// Slots of the flash device, each for a segment that keeps its window: not more than there are
+/// addresses for.
+pub fn flash_slots(options: &Options) -> u32 {
+    let Some(flash) = &options.flash else {
+        return 0;
+    };
+    let segment_bytes = segment_bytes_of(options);
+    let most = REGION_BYTES_MAX.saturating_sub(addressed_bytes(options)) / segment_bytes;
+    flash.slots(segment_bytes).min(most as u32)
+}
+
 /// The purpose of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -142,8 +170,6 @@ pub struct Space {
     segment_bytes: usize,
     segment_shift: u32,
     windows_per_node: u32,
-    /// The windows whose bytes are on flash; `None`: all are in memory.
-    pub(crate) tier: Option<Box<Tier>>,
 }
 
 impl Space {
@@ -158,28 +184,9 @@ impl Space {
         let (bytes, bytes_max) = (options.memory_bytes, options.memory_bytes_max());
         let segment_bytes = segment_bytes_of(options);
         let nodes = topology.nodes();
-        // Twice the highest budget in address space: compacted segments leave the tails of their
-        // windows unbacked. With a log more: memory may keep a short rest of every segment on disk
-        // in a window.
-        let addressed = match &options.log {
-            None => 2 * bytes_max,
-            Some(log) => log
-                .disk_segments_max
-                .max(log.segments_found)
-                .saturating_mul(segment_bytes)
-                .saturating_add(bytes_max)
-                .clamp(3 * bytes_max, DISK_EXPANSION_MAX * bytes_max)
-                .min(REGION_BYTES_MAX),
-        };
         // Segments on flash keep their windows.
-        let slots = match &options.flash {
-            None => 0,
-            Some(flash) => {
-                let most = REGION_BYTES_MAX.saturating_sub(addressed) / segment_bytes;
-                Tier::slots_of(flash, segment_bytes as usize).min(most as u32)
-            }
-        };
-        let addressed = addressed + u64::from(slots) * segment_bytes;
+        let on_flash = u64::from(flash_slots(options)) * segment_bytes;
+        let addressed = addressed_bytes(options) + on_flash;
         let windows_per_node = addressed.div_ceil(segment_bytes * nodes as u64) as u32;
         let windows = windows_per_node as usize * nodes;
         let region = Region::reserve(windows * segment_bytes as usize, options.huge_pages)?;
@@ -189,22 +196,7 @@ impl Space {
         }
         let pools = (0..nodes as u32)
             .map(|n| Pool::new(n * windows_per_node..(n + 1) * windows_per_node, reserve));
-        let tier = options.flash.as_ref().map(|flash| {
-            let warm = options.cleaners.max(1);
-            let (windows, segment_bytes) = (windows, segment_bytes as usize);
-            let refills = options.log.is_some();
-            Box::new(Tier::new(
-                flash,
-                slots,
-                windows,
-                segment_bytes,
-                bytes,
-                warm,
-                refills,
-            ))
-        });
         Ok(Space {
-            tier,
             budget: Budget::new(bytes, bytes_max),
             durable: (0..if options.log.is_some() { windows } else { 0 })
                 .map(|_| AtomicU32::new(0))
@@ -348,16 +340,9 @@ impl Space {
     }
 
     /// Takes a window for a head or a survivor, fully backed and charged. `None`: none is free now.
-    pub fn acquire(
-        &self,
-        node: usize,
-        purpose: Purpose,
-        epochs: &Epochs,
-        now_ms: u64,
-        tick: u64,
-    ) -> Option<u32> {
+    /// Retired windows are free after [`reap`](Self::reap).
+    pub fn acquire(&self, node: usize, purpose: Purpose, now_ms: u64, tick: u64) -> Option<u32> {
         let pool = &self.pools[node];
-        self.reap(node, epochs);
         let window = {
             // of two concurrent heads, the second must see the windows that the first has left (S4)
             let _turn = pool.turn();
@@ -542,17 +527,16 @@ impl Space {
         self.pools[node].retire(epochs.retire_stamp(), window);
     }
 
-    /// Frees retired windows that no reader can see any more (S3). Returns their number.
-    pub fn reap(&self, node: usize, epochs: &Epochs) -> usize {
+    /// Frees retired windows that no reader can see any more (S3), each after `forget` has dropped
+    /// what is known about it. Returns their number.
+    pub fn reap(&self, node: usize, epochs: &Epochs, forget: impl Fn(u32)) -> usize {
         let pool = &self.pools[node];
         if pool.retired() == 0 {
             return 0;
         }
         let quiet = epochs.quiet_before();
         pool.reap(quiet, |window| {
-            if let Some(tier) = &self.tier {
-                tier.forget(window);
-            }
+            forget(window);
             let segment = &self.segments[window as usize];
             let whole = segment.committed_bytes() as usize == self.segment_bytes;
             if whole {
@@ -638,14 +622,6 @@ impl Space {
         segment.unclaim();
     }
 
-    /// True if a session that is pinned from now on may not find the window's bytes in memory.
-    #[inline(always)]
-    pub fn is_cold(&self, window: u32) -> bool {
-        self.tier
-            .as_ref()
-            .is_some_and(|tier| tier.is_cold(window as usize))
-    }
-
     /// Decommits a whole window.
     fn unback(&self, window: u32) {
         let segment = &self.segments[window as usize];
@@ -685,8 +661,7 @@ impl Space {
     /// Bytes of the segment table and the pools.
     pub fn overhead_bytes(&self) -> u64 {
         let table = size_of_val(&*self.segments) + size_of_val(&*self.durable);
-        let tier = self.tier.as_ref().map_or(0, |tier| tier.overhead_bytes());
-        table as u64 + self.segments.len() as u64 * 4 + tier
+        table as u64 + self.segments.len() as u64 * 4
     }
 }
 
@@ -702,7 +677,7 @@ mod tests {
         let epochs = Epochs::new(1, duramen_base::ticks::Ticks::counting());
         assert!(space.prepare_one(0, 2) && space.prepare_one(0, 2) && !space.prepare_one(0, 2));
         assert_eq!(space.budget.used(), 2 * space.segment_bytes() as u64);
-        let head = space.acquire(0, Purpose::Head, &epochs, 0, 0).unwrap();
+        let head = space.acquire(0, Purpose::Head, 0, 0).unwrap();
         let partial = space.acquire_partial(0, 100_000, 0, 0).unwrap();
         assert_eq!(space.segments[partial as usize].committed_bytes(), 131_072);
         for window in [head, partial] {
@@ -711,7 +686,7 @@ mod tests {
             assert!(space.segments[window as usize].claim());
             space.retire(0, window, &epochs);
         }
-        assert_eq!(space.reap(0, &epochs), 2);
+        assert_eq!(space.reap(0, &epochs, |_| {}), 2);
         while space.trim(0, 0, 1) > 0 {}
         assert_eq!(space.budget.used(), 0);
         let states = space.segments.iter().map(|segment| segment.state());
@@ -732,7 +707,7 @@ mod tests {
         assert!(load(whole * 3 / 4).is_some() && load(whole).is_none());
         space.end_loading();
         assert!(space.is_scarce());
-        let take = |purpose| space.acquire(0, purpose, &epochs, 0, 0);
+        let take = |purpose| space.acquire(0, purpose, 0, 0);
         assert_eq!(
             (take(Purpose::Head), take(Purpose::Tombstones)),
             (None, None)
@@ -750,7 +725,7 @@ mod tests {
             space.segments[window as usize].close();
             assert!(space.segments[window as usize].claim());
             space.retire(0, window, &epochs);
-            space.reap(0, &epochs);
+            space.reap(0, &epochs, |_| {});
             space.tend_scarcity();
         };
         clean(loaded[0]);

@@ -110,7 +110,7 @@ impl Guard<'_> {
         }
         let node = self.head.node;
         // With a tier in any case: segments that leave memory wait for our pin too.
-        if !self.core.space.release_one(node) || self.core.space.tier.is_some() {
+        if !self.core.space.release_one(node) || self.core.tier.is_some() {
             self.make_room(Purpose::Head)?;
             self.core.space.release_one(node);
         }
@@ -120,7 +120,7 @@ impl Guard<'_> {
     /// Requests the demotion of a segment, and yields the core to the thread that does it. The
     /// index may take more than one segment has.
     fn press_flash(&self) {
-        if let Some(tier) = &self.core.space.tier {
+        if let Some(tier) = &self.core.tier {
             tier.press(self.core.clock.now_ms());
             self.core.wakeup.ring();
             self.core.reap(self.head.node);

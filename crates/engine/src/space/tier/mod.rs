@@ -6,7 +6,8 @@ pub mod mask;
 pub mod promoted;
 pub mod warmth;
 
-use super::Space;
+use super::{Space, flash_slots};
+use crate::Options;
 use crate::device::{Device, FlashOptions, FlashStats};
 use crate::epoch::Epochs;
 use background_reads::BackgroundReads;
@@ -127,21 +128,22 @@ pub(crate) fn refill_bytes(memory_bytes: u64) -> u64 {
 }
 
 impl Tier {
-    /// `warm`: number of cold victims that may be read back at once. `refills`: the store outlives
-    /// its process.
-    pub(crate) fn new(
-        options: &FlashOptions,
-        slots: u32,
-        windows: usize,
-        segment_bytes: usize,
-        memory_bytes: u64,
-        warm: usize,
-        refills: bool,
-    ) -> Tier {
+    /// The tier of a store with these options, if it has one.
+    pub(crate) fn of_options(options: &Options, space: &Space) -> Option<Box<Tier>> {
+        let flash = options.flash.as_ref()?;
+        Some(Box::new(Tier::new(flash, options, space)))
+    }
+
+    fn new(flash: &FlashOptions, options: &Options, space: &Space) -> Tier {
+        let (slots, segment_bytes) = (flash_slots(options), space.segment_bytes());
+        let memory_bytes = options.memory_bytes;
+        // Cold victims that may be read back at once.
+        let warm = options.cleaners.max(1);
+        let windows = space.segments.iter();
         Tier {
-            device: options.device.clone(),
-            reads: ManyReads::new(options.device.clone()),
-            windows: (0..windows).map(|_| Window::default()).collect(),
+            device: flash.device.clone(),
+            reads: ManyReads::new(flash.device.clone()),
+            windows: windows.map(|_| Window::default()).collect(),
             segment_bytes,
             slots,
             // Lowest last: so a device with few segments is written at its start.
@@ -158,11 +160,11 @@ impl Tier {
             gain: Default::default(),
             failed: AtomicBool::new(false),
             warm_bytes: (warm * (segment_bytes + WRITE_BYTES.min(segment_bytes))) as u64,
-            refill_bytes: if refills {
-                refill_bytes(memory_bytes)
-            } else {
-                0
-            },
+            // Without a log nothing outlives the process, to be filled again.
+            refill_bytes: options
+                .log
+                .as_ref()
+                .map_or(0, |_| refill_bytes(memory_bytes)),
             may_leave: AtomicUsize::new(0),
             may_gain: AtomicUsize::new(0),
             masks: Masks::new(),
@@ -170,11 +172,6 @@ impl Tier {
             promoted: Promoted::new(memory_bytes, segment_bytes),
             figures: Figures::default(),
         }
-    }
-
-    /// Slots that a device of this length has for segments of this size.
-    pub(crate) fn slots_of(options: &FlashOptions, segment_bytes: usize) -> u32 {
-        (options.device.bytes() / segment_bytes as u64).min(u64::from(u32::MAX / 2)) as u32
     }
 
     /// Memory that the tier takes from the start, in bytes (engine::flash::F6).

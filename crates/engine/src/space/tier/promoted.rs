@@ -514,7 +514,7 @@ impl Promoted {
     }
 
     /// Makes room for copies if some are wanted: takes a window, and gives up the oldest if copies
-    /// have all they may. Called by a cleaner thread.
+    /// have all they may. Called by a cleaner thread, which has reaped retired windows.
     pub(crate) fn tend(&self, space: &Space, node: usize, epochs: &Epochs, now_ms: u64) {
         let most = self.most.load(Ordering::Relaxed);
         if !self.wants.load(Ordering::Relaxed) || most == 0 {
@@ -522,7 +522,7 @@ impl Promoted {
         }
         let mut shelf = self.shelf.lock().expect("promoted entries");
         if shelf.spare.is_none() {
-            let window = space.acquire(node, Purpose::Promoted, epochs, now_ms, 0);
+            let window = space.acquire(node, Purpose::Promoted, now_ms, 0);
             shelf.spare = window;
             if self.windows.load(Ordering::Relaxed) < most {
                 self.crowded.store(false, Ordering::Relaxed);

@@ -1,11 +1,9 @@
 //! A head that appends, rolls and groups while its log is collected: the real `Tail`, `Space` and
 //! `Log`.
 
-use super::{Arc, Content, check, epochs, thread};
+use super::{Arc, Content, check, thread};
 use duramen_base::ids::Level;
-use duramen_engine::parts::{
-    Epochs, OneHead, Purpose, SEGMENT_HEADER_BYTES, Space, Tail, Topology,
-};
+use duramen_engine::parts::{OneHead, Purpose, SEGMENT_HEADER_BYTES, Space, Tail, Topology};
 use duramen_engine::{Collected, LogOptions, Options, Piece};
 
 /// Three entries to a window.
@@ -14,7 +12,6 @@ const ENTRY_BYTES: usize = 600_000;
 
 struct World {
     space: Space,
-    epochs: Epochs,
     head: OneHead,
     /// Content of each window's entries.
     log: Vec<[Content; ENTRIES]>,
@@ -22,7 +19,6 @@ struct World {
 
 impl World {
     fn new() -> Arc<World> {
-        let (epochs, []) = epochs();
         let mut options = Options::new(6 << 20);
         options.huge_pages = false;
         options.log = Some(LogOptions::new(1));
@@ -31,7 +27,6 @@ impl World {
         Arc::new(World {
             log: space.segments.iter().map(|_| entries()).collect(),
             head: OneHead::new(&space),
-            epochs,
             space,
         })
     }
@@ -39,7 +34,7 @@ impl World {
     fn roll(&self, tail: &mut Tail) {
         let window = self
             .space
-            .acquire(0, Purpose::Head, &self.epochs, 0, 0)
+            .acquire(0, Purpose::Head, 0, 0)
             .expect("an empty store has room");
         self.head.roll(&self.space, tail, window);
     }

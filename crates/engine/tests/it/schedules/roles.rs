@@ -31,7 +31,7 @@ impl World {
         options.huge_pages = false;
         let space = Space::new(&options, &Topology::single(), 0, 0).expect("address space");
         let window = || {
-            let window = space.acquire(0, Purpose::Survivor, &epochs, 0, 0);
+            let window = space.acquire(0, Purpose::Survivor, 0, 0);
             window.expect("an empty store has room")
         };
         let (dead, live) = (window(), window());
@@ -59,7 +59,7 @@ impl World {
     }
 
     fn reap(&self) {
-        if self.space.reap(0, &self.epochs) == 2 {
+        if self.space.reap(0, &self.epochs, |_| {}) == 2 {
             self.content.write(GARBAGE);
         }
     }
