@@ -28,10 +28,10 @@ mod device;
 mod draft;
 mod epoch;
 mod exclusive;
-pub mod flash;
 #[cfg(debug_assertions)]
 mod flip;
 mod head;
+mod heat;
 mod index;
 mod load;
 mod log;
@@ -75,10 +75,19 @@ pub use store::Store;
 pub use transaction::ROOM_ATTEMPTS_MAX;
 pub use write::parse_integer;
 
+/// The flash tier, for the owner of its device and for those who read from it themselves.
+pub mod flash {
+    pub use crate::device::{
+        Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES, first_within,
+    };
+    pub use crate::heat::{Heat, HotKey, Refill, Refilled};
+}
+
 /// Parts for the model checkers' tests (`tests/it/loom.rs`, `tests/it/shuttle.rs`).
 #[cfg(any(loom, shuttle))]
 #[doc(hidden)]
 pub mod parts {
+    pub use crate::core::flash::tier::warmth::Warmth;
     pub use crate::core::watches::Marks;
     pub use crate::epoch::{Epochs, SlotId};
     pub use crate::exclusive::Exclusive;
@@ -88,7 +97,6 @@ pub mod parts {
     pub use crate::index::{Partition, Resize, Resources};
     pub use crate::log::modelled::OneHead;
     pub use crate::space::segment::State;
-    pub use crate::space::tier::warmth::Warmth;
-    pub use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
+        pub use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
     pub use crate::topology::Topology;
 }

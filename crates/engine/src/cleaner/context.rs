@@ -275,7 +275,7 @@ impl Context {
     }
 
     /// True if this step may wait for a device: its caller may, and memory was set aside for what
-    /// this context reads (engine::flash::F6). Or there are no cleaner threads.
+    /// this context reads (core::flash::F6). Or there are no cleaner threads.
     pub(super) fn may_wait(&self, core: &Core) -> bool {
         self.caller_may_wait && self.number < core.cleaners() || core.cleaners() == 0
     }

@@ -4,10 +4,10 @@
 use super::candidate::{Candidate, GROUP};
 use crate::core::Core;
 use crate::core::cleaning::Context;
+use crate::core::flash::tier::background_reads::Expiries;
 use crate::core::sound::{self, Sound};
 use crate::counters::{Counters, add};
 use crate::epoch::SlotId;
-use crate::space::tier::background_reads::Expiries;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Departure, TableId};
 use duramen_base::expiry::is_expired;

@@ -21,7 +21,6 @@ use context::Step;
 use cpu_affinity::CpuAffinity;
 use duramen_base::planted::carry;
 pub(crate) use pacer::CACHE_LIVE_PART;
-pub(crate) use select::{FLASH_LIVE_PART_MAX, has_dead_on_flash};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;

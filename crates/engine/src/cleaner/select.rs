@@ -10,6 +10,7 @@
 
 use crate::core::Core;
 use crate::core::cleaning::fruitless::{DIED_PART, Fruitless, Rounds};
+use crate::core::flash::{FLASH_DEAD_PART, FLASH_LIVE_PART_MAX};
 use crate::log::Log;
 use crate::space::Purpose;
 use crate::space::segment::State;
@@ -22,12 +23,9 @@ use std::collections::BTreeMap;
 const VICTIMS_MAX: usize = 16;
 /// A segment with a larger live part frees too little to be worth a survivor [Rumble14 §7].
 const LIVE_PART_MAX: f64 = 0.98;
-/// The same for a segment on flash, which has to be read and written.
-pub const FLASH_LIVE_PART_MAX: f64 = 0.95;
 /// Dead part of a segment that is worth a pass, whatever other passes gain: so much is gone after
-/// it. In memory and on flash.
+/// it.
 const DEAD_PART: f64 = 1.0 - LIVE_PART_MAX;
-const FLASH_DEAD_PART: f64 = 1.0 - FLASH_LIVE_PART_MAX;
 /// Maximum victims of a round whose unused ends may be all that it could gain.
 const ROUND_VICTIMS_MAX: u64 = 64;
 /// The same in a cache, where live entries may be evicted as well.
@@ -104,7 +102,7 @@ fn select_emptier(
         } else if u <= most {
             let candidate = ((1.0 - u) * age / u.max(1e-6), window);
             candidates.push(candidate);
-            if dead_bytes(core, window, live) as f64 >= dead_part * committed {
+            if core.dead_bytes(window, live) as f64 >= dead_part * committed {
                 with_dead.push(candidate);
             }
         }
@@ -126,18 +124,6 @@ fn select_emptier(
     let mut victims = claim(core, candidates, wanted, For::Level { on_flash });
     victims.sort_unstable_by_key(|window| core.space.segments[*window as usize].opened_tick());
     victims
-}
-
-/// Bytes of a segment that were appended and are not live.
-fn dead_bytes(core: &Core, window: u32, live: u64) -> u64 {
-    let appended = core.space.segments[window as usize].appended_bytes() as usize;
-    (appended.saturating_sub(SEGMENT_HEADER_BYTES) as u64).saturating_sub(live)
-}
-
-/// True if a pass over this segment on flash is worth it, whatever other passes gain.
-pub fn has_dead_on_flash(core: &Core, window: u32) -> bool {
-    let least = core.space.segment_bytes() as f64 * FLASH_DEAD_PART;
-    dead_bytes(core, window, core.live_in(window)) as f64 >= least
 }
 
 /// Hollow segments that are cleaned at once while flash is not short: the longest burst of

@@ -2,10 +2,10 @@
 //! them.
 
 pub mod cleaning;
-pub mod cleared;
 pub mod damage;
 pub mod departures;
 mod doubt;
+pub mod flash;
 mod resize;
 pub mod slots;
 pub mod sound;
@@ -22,13 +22,11 @@ use crate::index::{Index, Resources};
 use crate::log::{Log, Swaps};
 use crate::space::Purpose;
 use crate::space::segment::State;
-use crate::space::tier::Tier;
 use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space, segment_bytes_of};
 use crate::table::Tables;
 use crate::topology::Topology;
 use crate::{Clock, Completions, Error, Mode, Options, TableId};
 use cleaning::{Context, Pacer, Tally};
-use cleared::Cleared;
 use damage::Damages;
 use departures::Departures;
 use doubt::Doubt;
@@ -38,6 +36,8 @@ use duramen_base::ticks::Ticks;
 use duramen_base::units::MIB;
 use duramen_base::waits::{LongWait, NOTHING, Resource};
 use duramen_format::hash::KeyHasher;
+use flash::cleared::Cleared;
+use flash::tier::Tier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
 use watches::Watches;

@@ -83,7 +83,7 @@ pub fn at(core: &Core, location: u64) -> Result<Sound<'_>, Damage> {
     let end = core.space.offset_of(window as u32) + core.space.segment_bytes();
     // SAFETY: all of the region is readable. The index pointed to the entry under the pin: it is
     // not changed or reused before the pin ends (epoch::E2, engine::space::S3), and its memory
-    // stays as long (engine::flash::F2). The caller does not use it for longer.
+    // stays as long (core::flash::F2). The caller does not use it for longer.
     unsafe { verify(core, location, end) }
 }
 

@@ -8,10 +8,9 @@
 //! neither the keys nor their tombstones need memory beside the budget. Until the last tombstone is
 //! durable, the next start needs the time of the clock before it was set back.
 
+use crate::core::flash::{Holding, locate_now};
 use crate::core::{Core, Visitor};
-use crate::flash::locate_now;
 use crate::range::Place;
-use crate::session::holding::Holding;
 use crate::{Error, Session, Store, TableId};
 use duramen_base::expiry::is_expired;
 use duramen_format::entry::{self, Kind};

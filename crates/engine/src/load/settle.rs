@@ -3,14 +3,13 @@
 
 use super::revived::REVIVED;
 use super::{Loader, Patience};
+use crate::core::flash::{Holding, locate_now};
 use crate::core::{Core, Visitor};
 use crate::counters::Counters;
-use crate::flash::locate_now;
 use crate::index::bucket::{self, Locking, Slot, View};
 use crate::index::change::{Change, Counted, Dropped};
 use crate::index::{Index, Partition, Resize};
 use crate::log::Required;
-use crate::session::holding::Holding;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, KeyHash, TableId};
 use duramen_base::ids::SegmentId;

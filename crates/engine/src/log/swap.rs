@@ -32,7 +32,7 @@
 //!   until a compaction has taken its window: its memory may be needed.
 //! - D8: a held window may turn cold once its frame is durable, and not before: until then the
 //!   consumer reads it. It stays held: only its memory is freed. The thread that gives the side log
-//!   up claims each of its windows first. So no other thread works on a window (engine::flash::F2)
+//!   up claims each of its windows first. So no other thread works on a window (core::flash::F2)
 //!   when its entries are taken out of the index and it is retired, and no window turns cold
 //!   afterwards.
 //! - D9: heads take room for a segment before they open it. So the reserves of survivors and of

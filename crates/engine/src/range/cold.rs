@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::core::Core;
-use crate::flash::Image;
+use crate::core::flash::Image;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::Entry;
 use std::collections::HashMap;

@@ -126,6 +126,6 @@ pub(crate) fn contains(core: &Core, range: &KeyRange, key: &[u8]) -> bool {
 pub(crate) fn entry_at(core: &Core, location: u64) -> Entry<'_> {
     // SAFETY: the index pointed to it under the caller's pin: a whole entry, which is not changed
     // or reused before the pin ends (epoch::E2, engine::space::S3), and whose memory stays as long
-    // (engine::flash::F2). The caller does not use it for longer.
+    // (core::flash::F2). The caller does not use it for longer.
     unsafe { entry::parse_trusted(core.space.at(location)) }
 }

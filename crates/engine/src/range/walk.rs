@@ -3,9 +3,10 @@
 use super::cold::{ColdSegments, Look};
 use super::{Place, contains, entry_at};
 use crate::cleaner::candidate::Candidate;
+use crate::core::flash::Gather;
 use crate::core::sound::{self, Sound};
 use crate::core::{Core, Visitor};
-use crate::flash::{Cold, Gather};
+use crate::device::Cold;
 use crate::index::Index;
 use crate::index::bucket::Slot;
 use crate::scan::Looks;
@@ -208,8 +209,8 @@ impl Walk {
                 if !self.cold.lacks() {
                     for at in &homed {
                         // SAFETY: the index pointed to it under our pin, a whole entry, not reused
-                        // and in memory as long (epoch::E2, engine::space::S3, engine::flash::F2);
-                        // or a verified copy of it (engine::flash::F4), which is held until the end
+                        // and in memory as long (epoch::E2, engine::space::S3, core::flash::F2);
+                        // or a verified copy of it (core::flash::F4), which is held until the end
                         // of the step.
                         visit(core, &unsafe { entry::parse_trusted(*at) });
                     }
@@ -640,8 +641,8 @@ fn export_key(
                 }
             };
             // SAFETY: the index pointed to it under our pin: a whole entry, not reused and in
-            // memory as long (epoch::E2, engine::space::S3, engine::flash::F2); or a verified copy
-            // of it (engine::flash::F4), which is held until it is forgotten outside.
+            // memory as long (epoch::E2, engine::space::S3, core::flash::F2); or a verified copy
+            // of it (core::flash::F4), which is held until it is forgotten outside.
             let entry = unsafe { entry::parse_trusted(at) };
             let is_it = entry.key == &**key;
             if is_it {

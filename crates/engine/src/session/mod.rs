@@ -5,8 +5,8 @@
 //! log outlives the pin. Writes borrow it mutably, because a write that has to find memory first
 //! unpins for a moment.
 
+mod cold;
 pub(crate) mod draft;
-pub(crate) mod holding;
 pub(crate) mod lock_tables;
 mod notes;
 pub(crate) mod order;
@@ -18,6 +18,7 @@ pub(crate) mod verified;
 pub use notes::TypedWrite;
 
 use crate::core::Core;
+use crate::core::flash::Holding;
 use crate::core::sound::InMemory;
 use crate::core::writes::Written;
 use crate::epoch::SlotId;
@@ -35,7 +36,6 @@ use duramen_base::sync::{AtomicU64, MutexGuard};
 use duramen_base::waits::{self, NOTHING, Resource};
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash;
-use holding::Holding;
 use lock_tables::LockTables;
 use reads::Reads;
 use std::cell::{Cell, RefCell};
@@ -421,7 +421,7 @@ impl<'s> Guard<'s> {
         // SAFETY: the index pointed to this location under our pin, so a whole entry was published
         // there (Acquire in `find`), and neither writer nor cleaner changes or reuses it before the
         // pin ends (epoch::E2, engine::space::S3); or it is a verified copy that the session holds,
-        // or that is promoted (engine::flash::F4).
+        // or that is promoted (core::flash::F4).
         unsafe { entry::parse_trusted(here.at) }
     }
 

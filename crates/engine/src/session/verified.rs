@@ -161,7 +161,7 @@ impl<'s> Guard<'s> {
         // SAFETY: the index pointed to this location under our pin, so a whole entry was published
         // there (Acquire in `find`), and neither writer nor cleaner changes or reuses it before the
         // pin ends (epoch::E2, engine::space::S3); or it is a verified copy that the session holds,
-        // or that is promoted (engine::flash::F4).
+        // or that is promoted (core::flash::F4).
         unsafe { entry::is_sound(here.at, here.available) }
     }
 

@@ -4,9 +4,9 @@ use super::completions::Take;
 use super::{SideError, SideLog, close};
 use crate::cleaner::pacer::Waiting;
 use crate::core::damage::EntryDamage;
+use crate::core::flash::Gather;
 use crate::core::{Core, Visitor};
 use crate::counters::Counters;
-use crate::flash::Gather;
 use crate::head::Tail;
 use crate::index::bucket::{Locking, Slot, View};
 use crate::index::change::{Change, Counted, Dropped};
@@ -470,7 +470,7 @@ impl Replay<'_> {
         });
         match found {
             // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole
-            // entry, not reused, and in memory as long (engine::flash::F2); or a verified copy of
+            // entry, not reused, and in memory as long (core::flash::F2); or a verified copy of
             // it, which is not forgotten before the pin ends.
             Some((place, slot)) => Ok(Some((place, slot, unsafe { entry::parse_trusted(rival?) }))),
             None if lacks => Err(Need::Flash),

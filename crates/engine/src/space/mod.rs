@@ -31,7 +31,6 @@ mod expiring;
 pub mod pool;
 pub mod region;
 pub mod segment;
-pub mod tier;
 
 use crate::epoch::Epochs;
 use crate::topology::Topology;

@@ -163,7 +163,7 @@ impl Context {
         self.slot
     }
 
-    /// True if it has read a victim back: memory for one is set aside (engine::flash::F6).
+    /// True if it has read a victim back: memory for one is set aside (core::flash::F6).
     pub fn has_warmed(&self) -> bool {
         self.current.as_ref().is_some_and(|current| current.warmed)
     }

@@ -6,6 +6,11 @@
 //! segment ids, tombstones, positions or the log's rules. Only a thread that reads an entry's bytes
 //! has to find out first where they are ([`Guard::memory_of`](crate::Guard), `fetch`).
 //!
+//! `tier` has the data about windows: places on the device, masks, copies in memory. `demote`
+//! chooses the segments that go there. `fetch`, `bulk` and `holding` read entries, `mended` puts
+//! flipped bits back, and `cleared` counts the dead entries of cleared tables. What a session does
+//! with an entry on flash is in `session::cold`.
+//!
 //! **Invariants**
 //! - F1: a window turns cold only after all its bytes were written to a slot of the device that no
 //!   other window has, and only if its memory is not needed otherwise: it is closed; with a log,
@@ -43,14 +48,14 @@
 //! anyway are the owners.
 
 mod bulk;
+pub mod cleared;
 mod demote;
 mod fetch;
-mod heat;
+mod holding;
 mod mended;
+pub mod tier;
 
-pub use crate::device::{
-    Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES, first_within,
-};
 pub(crate) use bulk::{Gather, Image};
-pub(crate) use fetch::locate_now;
-pub use heat::{Heat, HotKey, Refill, Refilled};
+pub(crate) use demote::{FLASH_DEAD_PART, FLASH_LIVE_PART_MAX};
+pub(crate) use fetch::{Read, bytes_of, locate, locate_now};
+pub(crate) use holding::Holding;

@@ -3,7 +3,7 @@
 //!
 //! **Invariants**
 //! - F9: a thread that reads here is not pinned, and holds no lock, during the read. The bytes that
-//!   it read are valid by engine::flash::F3. Under a later pin it uses only those entries that the
+//!   it read are valid by core::flash::F3. Under a later pin it uses only those entries that the
 //!   index still points to in the same place.
 //! - F10: of the bytes it has read, a walk holds at most one segment, or `WALK_BYTES` of entries
 //!   and one batch. Entries of one key's or one bucket's slots may exceed that, as they must be
@@ -12,12 +12,12 @@
 //! **Concurrency**: each walk has its own [`Image`] or [`Gather`]. Nothing here is charged to the
 //! budget: walks are few, and their memory is set aside together with that of fetches.
 
+use super::holding::Holding;
+use super::tier::Tier;
 use crate::Error;
 use crate::core::Core;
 use crate::core::sound::InMemory;
 use crate::device::{BLOCK_BYTES, Cold, Fetched, SECTOR_BYTES};
-use crate::session::holding::Holding;
-use crate::space::tier::Tier;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_disk::Aligned;
@@ -61,7 +61,7 @@ impl Image {
         let bytes = memory.bytes_mut();
         let read = tier.device.read_any(place, bytes);
         if !tier.is_there(&core.space, window, incarnation, slot) {
-            return Ok(None); // engine::flash::F3: the result of the read does not count
+            return Ok(None); // core::flash::F3: the result of the read does not count
         }
         let passes = read.is_err() && has_bug(Bug::UnreadIsEmpty);
         if read.is_err() && !passes {
@@ -203,8 +203,8 @@ impl Gather {
             return Ok(None);
         };
         // SAFETY: the index pointed to it under the caller's pin: a whole entry, not reused and in
-        // memory as long (epoch::E2, engine::space::S3, engine::flash::F2); or a copy of it, which
-        // is held or promoted (engine::flash::F4).
+        // memory as long (epoch::E2, engine::space::S3, core::flash::F2); or a copy of it, which
+        // is held or promoted (core::flash::F4).
         let sound = unsafe {
             match entry::is_sound(here.at, here.available) {
                 true => Some(here),

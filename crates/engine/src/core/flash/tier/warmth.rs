@@ -1,5 +1,5 @@
 //! Whether a window's bytes are in memory for a given session: the one protocol of the tier between
-//! readers and the thread that frees memory (engine::flash::F2). Model-checked in
+//! readers and the thread that frees memory (core::flash::F2). Model-checked in
 //! `tests/it/schedules/demotion.rs`.
 
 use crate::epoch::Epochs;

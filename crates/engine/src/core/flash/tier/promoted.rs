@@ -14,7 +14,7 @@
 //! - P2: only the holder of `shelf` changes the table and the windows. A reader's count is a
 //!   compare-and-swap that fails if the slot was changed, so no slot comes back that was taken out.
 //! - P3: a copy is valid only for the location *and* incarnation that it was made of
-//!   (engine::flash::F4).
+//!   (core::flash::F4).
 //! - P4: copies take the memory that the index, the open segments and their reserve leave, and give
 //!   it back when these grow. While more bytes are written than copies serve, they take at most
 //!   half of the budget.

@@ -9,11 +9,11 @@
 //!   is of that segment.
 
 use super::bulk::Image;
+use super::tier::Tier;
 use crate::core::Core;
 use crate::core::damage::EntryDamage;
 use crate::core::sound;
 use crate::device::Cold;
-use crate::space::tier::Tier;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
@@ -79,7 +79,7 @@ impl Core {
 
     /// The words of an entry that did not match its checksum when it was read from flash alone:
     /// reads all of its segment again (M2). `None`: it has more damage, or is gone; or that was
-    /// found a moment ago (engine::flash::F5), so that a device that fails costs no more than one
+    /// found a moment ago (core::flash::F5), so that a device that fails costs no more than one
     /// such read now and then.
     #[cold]
     pub(super) fn mended_from_flash(&self, tier: &Tier, cold: &Cold) -> Option<Vec<u64>> {

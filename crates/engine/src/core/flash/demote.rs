@@ -1,19 +1,23 @@
 //! Demotion: chooses the segments that go to flash and the time, and reads cold segments back to be
 //! cleaned.
 
-use crate::cleaner::{FLASH_LIVE_PART_MAX, has_dead_on_flash};
+use super::tier::background_reads::{Expiries, HOLLOW_PART};
+use super::tier::mask::Mask;
+use super::tier::{Tier, WRITE_BYTES};
 use crate::core::Core;
 use crate::device::BLOCK_BYTES;
 use crate::space::segment::Segment;
-use crate::space::tier::background_reads::{Expiries, HOLLOW_PART};
-use crate::space::tier::mask::Mask;
-use crate::space::tier::{Tier, WRITE_BYTES};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_disk::Aligned;
 use duramen_format::entry::{self, Entry};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+/// A segment with a larger live part frees too little to be worth reading and writing it.
+pub const FLASH_LIVE_PART_MAX: f64 = 0.95;
+/// Dead part of a segment on flash that is worth a pass, whatever other passes gain: so much is
+/// gone after it.
+pub const FLASH_DEAD_PART: f64 = 1.0 - FLASH_LIVE_PART_MAX;
 /// Live part of the memory for entries above which segments are demoted; below it memory is
 /// cleaned.
 const LIVE_PART: f64 = 0.70;
@@ -95,7 +99,7 @@ impl Core {
         tier.is_some_and(|tier| tier.writing.load(Ordering::Relaxed) > 0)
     }
 
-    /// True if flash failed to write a segment (engine::flash::F5).
+    /// True if flash failed to write a segment (core::flash::F5).
     pub fn flash_has_failed(&self) -> bool {
         let tier = self.tier.as_deref();
         tier.is_some_and(Tier::has_failed)
@@ -308,7 +312,19 @@ impl Core {
             && !tier.is_bad(window as usize)
             && !self.is_held(window)
             && self.live_in(window) <= most
-            && (!self.pacer.passes_are_in_vain() || has_dead_on_flash(self, window))
+            && (!self.pacer.passes_are_in_vain() || self.has_dead_on_flash(window))
+    }
+
+    /// True if a pass over this segment on flash is worth it, whatever other passes gain.
+    fn has_dead_on_flash(&self, window: u32) -> bool {
+        let least = self.space.segment_bytes() as f64 * FLASH_DEAD_PART;
+        self.dead_bytes(window, self.live_in(window)) as f64 >= least
+    }
+
+    /// Bytes of a segment that were appended and are not live; `live`: those that are.
+    pub fn dead_bytes(&self, window: u32, live: u64) -> u64 {
+        let appended = self.space.segments[window as usize].appended_bytes() as usize;
+        (appended.saturating_sub(SEGMENT_HEADER_BYTES) as u64).saturating_sub(live)
     }
 
     fn may_turn_cold(&self, window: u32) -> bool {
@@ -318,7 +334,7 @@ impl Core {
             && self
                 .log
                 .as_ref()
-                .is_none_or(|log| log.may_leave_memory(window)) // engine::flash::F1, swap::D8
+                .is_none_or(|log| log.may_leave_memory(window)) // core::flash::F1, swap::D8
     }
 
     /// Writes to the device the oldest segment of a node that may go there; segments to be kept
@@ -390,7 +406,7 @@ impl Core {
         let mask = tier.masks.next();
         if let Err(_error) = tier.write_masked(slot, mask, bytes) {
             tier.figures.write_errors.fetch_add(1, Ordering::Relaxed);
-            tier.failed.store(true, Ordering::Relaxed); // engine::flash::F5
+            tier.failed.store(true, Ordering::Relaxed); // core::flash::F5
             tier.give_slot(slot);
             return false;
         }
@@ -424,14 +440,14 @@ impl Core {
     }
 
     /// Reads a cold victim back into its window, for the cleaner that has claimed it, and verifies
-    /// every entry of it. False: it cannot be read (engine::flash::F5). Its memory was set aside
-    /// (engine::flash::F6); no other thread reads it, because all see the window cold.
+    /// every entry of it. False: it cannot be read (core::flash::F5). Its memory was set aside
+    /// (core::flash::F6); no other thread reads it, because all see the window cold.
     pub fn warm(&self, tier: &Tier, window: u32) -> bool {
         let segment = &self.space.segments[window as usize];
         let end = segment.appended_bytes() as usize;
         let length = end.next_multiple_of(BLOCK_BYTES);
         let (place, mask) = tier.place_of(window);
-        // engine::flash::F2: its memory is free
+        // core::flash::F2: its memory is free
         assert!(segment.committed_bytes() == 0 && tier.is_cold(window as usize));
         // SAFETY: the window is claimed by the caller and cold, and every session that could use
         // its memory has left (asserted): this is the only reference until `cool`.

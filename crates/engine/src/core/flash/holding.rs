@@ -12,7 +12,7 @@ type Copies = HashMap<(u64, u32), Vec<u64>>;
 /// A session's copies of cold entries, for as long as it needs them, and its missing entries.
 #[derive(Default)]
 pub(crate) struct Holding {
-    /// By location and incarnation of its window (engine::flash::F4); words, because entries are
+    /// By location and incarnation of its window (core::flash::F4); words, because entries are
     /// aligned.
     entries: RefCell<Copies>,
     pub(crate) colds: RefCell<Vec<Cold>>,

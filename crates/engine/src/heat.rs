@@ -8,7 +8,7 @@
 //!
 //! **Invariants**
 //! - W1: hot keys are advice. A key is copied only if the index points to an entry on flash for its
-//!   hash now; and only the entry that was read and verified there (engine::flash::F3, mask::F7),
+//!   hash now; and only the entry that was read and verified there (core::flash::F3, mask::F7),
 //!   and that has this table and this hash. So a wrong or old hint costs reads of the device, and
 //!   nothing else.
 //! - W2: a refill evicts nothing: it takes room that copies may have (promoted::P4) and do not use,
@@ -25,13 +25,13 @@
 //! Paper: none; hashes instead of a list of places (segment and offset), which compaction in memory
 //! makes wrong without any cleaning (docs/traps.md, trap 37).
 
-use super::fetch::{Read, bytes_of};
 use crate::core::Core;
+use crate::core::flash::tier::promoted::{HEAT_MAX, Put};
+use crate::core::flash::tier::{Tier, refill_bytes};
+use crate::core::flash::{Read, bytes_of};
 use crate::device::Cold;
 use crate::session::Session;
 use crate::space::segment::State;
-use crate::space::tier::promoted::{HEAT_MAX, Put};
-use crate::space::tier::{Tier, refill_bytes};
 use crate::{Error, KeyHash, Store, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_disk::Aligned;

@@ -23,14 +23,14 @@
 //! - K3: at most 256 clears are pending at any time. Beyond that, a clear counts its entries itself
 //!   while all sessions wait.
 
-use super::Core;
-use super::cleaning::Context;
-use super::sound;
+use super::tier::Tier;
+use crate::core::Core;
+use crate::core::cleaning::Context;
+use crate::core::sound;
 use crate::counters::Counters;
 use crate::index::bucket::Slot;
 use crate::index::old::OldViews;
 use crate::space::Space;
-use crate::space::tier::Tier;
 use crate::{KeyHash, TableId};
 use duramen_format::entry::{self, Entry, Kind};
 use std::collections::BTreeSet;
@@ -272,7 +272,7 @@ impl Context {
                 let cold = tier.filter(|tier| !tier.is_in_memory(window, stamp));
                 let Some(tier) = cold else {
                     // The slot was there under our pin, so its window was not retired before (K1);
-                    // and its bytes are in memory for our stamp (engine::flash::F2).
+                    // and its bytes are in memory for our stamp (core::flash::F2).
                     let Ok(sound) = sound::at(core, slot.location()) else {
                         walk.used_here = true; // its segment stays (sound::V2)
                         return;

@@ -6,10 +6,10 @@ pub mod mask;
 pub mod promoted;
 pub mod warmth;
 
-use super::{Space, flash_slots};
 use crate::Options;
 use crate::device::{Device, FlashOptions, FlashStats};
 use crate::epoch::Epochs;
+use crate::space::{Space, flash_slots};
 use background_reads::BackgroundReads;
 use duramen_disk::ManyReads;
 use mask::{Mask, Masks};
@@ -33,7 +33,7 @@ const BAD_MS_MAX: u64 = 16_000;
 /// Failures in succession after which no wait for the segment is worth it: about four minutes.
 const LOST_AFTER: u32 = 18;
 /// Part of the memory budget that a refill works with: the budget divided by this, within bounds in
-/// bytes (engine::flash::F6).
+/// bytes (core::flash::F6).
 const REFILL_PART: u64 = 256;
 const REFILL_BYTES_MIN: u64 = 32 << 10;
 const REFILL_BYTES_MAX: u64 = 2 << 20;
@@ -48,7 +48,7 @@ pub(crate) struct Window {
     pub(crate) slot: AtomicU32,
     /// Mask of its bytes on the device (mask::F7).
     mask: AtomicU64,
-    /// It could not be read back, and it is not yet time to try again (engine::flash::F5).
+    /// It could not be read back, and it is not yet time to try again (core::flash::F5).
     bad: AtomicBool,
     /// The time to try again, in ms since the tier was opened, and the number of failures in
     /// succession.
@@ -87,7 +87,7 @@ pub(crate) struct Tier {
     slots: u32,
     free: Mutex<Vec<u32>>,
     free_count: AtomicU32,
-    /// Windows whose memory waits for readers that may still use it (engine::flash::F2): stamp and
+    /// Windows whose memory waits for readers that may still use it (core::flash::F2): stamp and
     /// window, oldest first.
     leaving: Mutex<VecDeque<(u64, u32)>>,
     leaving_count: AtomicU64,
@@ -106,7 +106,7 @@ pub(crate) struct Tier {
     live: AtomicU64,
     /// Segments that cleaning had freed, and used for it, at the last demotion.
     gain: (AtomicU64, AtomicU64),
-    /// The device failed to write (engine::flash::F5).
+    /// The device failed to write (core::flash::F5).
     pub(crate) failed: AtomicBool,
     /// Bytes of the windows into which cleaners read cold victims, and of the buffers for writing
     /// segments.
@@ -174,7 +174,7 @@ impl Tier {
         }
     }
 
-    /// Memory that the tier takes from the start, in bytes (engine::flash::F6).
+    /// Memory that the tier takes from the start, in bytes (core::flash::F6).
     pub(crate) fn overhead_bytes(&self) -> u64 {
         size_of_val(&*self.windows) as u64
             + u64::from(self.slots) * 4
@@ -192,7 +192,7 @@ impl Tier {
     /// True if a session that was pinned at `stamp` finds the window's bytes in memory.
     #[inline(always)]
     pub(crate) fn is_in_memory(&self, window: usize, stamp: u64) -> bool {
-        self.windows[window].warmth.is_in_memory(stamp) // engine::flash::F2
+        self.windows[window].warmth.is_in_memory(stamp) // core::flash::F2
     }
 
     pub(crate) fn is_kept(&self, window: u32) -> bool {
@@ -216,7 +216,7 @@ impl Tier {
         self.windows[window].failures.load(Ordering::Relaxed) >= LOST_AFTER
     }
 
-    /// The result of reading a segment back (engine::flash::F5).
+    /// The result of reading a segment back (core::flash::F5).
     pub(crate) fn was_readable(&self, window: u32, is_readable: bool) {
         let known = &self.windows[window as usize];
         if is_readable {
@@ -254,7 +254,7 @@ impl Tier {
     pub(crate) fn give_slot(&self, slot: u32) {
         let mut free = self.free.lock().expect("slots of the flash device");
         free.push(slot);
-        assert!(free.len() <= self.slots as usize, "a slot given back twice"); // engine::flash::F3
+        assert!(free.len() <= self.slots as usize, "a slot given back twice"); // core::flash::F3
         self.free_count.store(free.len() as u32, Ordering::Relaxed);
     }
 
@@ -270,7 +270,7 @@ impl Tier {
     }
 
     /// The window's bytes are on the device: sessions that are pinned from now on see it cold
-    /// (engine::flash::F2).
+    /// (core::flash::F2).
     pub(crate) fn turn_cold(&self, window: u32, slot: u32, mask: Mask, epochs: &Epochs) {
         let known = &self.windows[window as usize];
         known.slot.store(slot, Ordering::Relaxed);
@@ -283,7 +283,7 @@ impl Tier {
             .store(leaving.len() as u64, Ordering::Relaxed);
     }
 
-    /// No reader finds an entry of the window any more (engine::space::S3, engine::flash::F3): its
+    /// No reader finds an entry of the window any more (engine::space::S3, core::flash::F3): its
     /// slot is free. For windows of either kind.
     pub(crate) fn forget(&self, window: u32) {
         let known = &self.windows[window as usize];
@@ -298,7 +298,7 @@ impl Tier {
     }
 
     /// Frees the memory of windows that turned cold and that no reader uses any more
-    /// (engine::flash::F2).
+    /// (core::flash::F2).
     pub(crate) fn release(&self, space: &Space, epochs: &Epochs) {
         if self.leaving_count.load(Ordering::Relaxed) == 0 {
             return;

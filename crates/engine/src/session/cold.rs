@@ -1,0 +1,218 @@
+//! Entries that a guard meets on flash: whether it waits for the device, or its caller reads.
+
+use super::{Guard, Session};
+use crate::core::Core;
+use crate::core::flash::{Holding, locate};
+use crate::core::sound::InMemory;
+use crate::device::{Cold, Fetched};
+use crate::index::Partition;
+use crate::index::bucket::Slot;
+use crate::{Error, KeyHash, TableId};
+use duramen_base::waits::{self, Resource};
+use std::sync::atomic::Ordering;
+
+impl Guard<'_> {
+    /// The bytes of an entry that the index points to under this pin.
+    #[inline(always)]
+    pub(crate) fn memory_of(&self, location: u64) -> Option<InMemory> {
+        let stamp = || self.core.epochs.stamp_of(self.slot);
+        locate(self.core, stamp, &self.carried.holding, location)
+    }
+
+    /// Probable address of an entry's bytes: good for a prefetch only.
+    #[inline(always)]
+    pub(crate) fn probably_at(&self, location: u64) -> Option<*const u8> {
+        let space = &self.core.space;
+        match &self.core.tier {
+            None => Some(space.at(location)),
+            Some(tier) => tier.probably_at(space, location),
+        }
+    }
+
+    /// An entry is on the device alone. A session that parks its requests notes it as missing and
+    /// returns an error; any other waits for it. In the middle of an atomic step both wait.
+    ///
+    /// # Errors
+    /// [`Error::Cold`], [`Error::FlashFailed`].
+    #[cold]
+    pub(crate) fn meet_cold(&self, location: u64) -> Result<(), Error> {
+        let waits = self.transaction.is_some() || self.alone;
+        self.meet_cold_or_wait(location, waits)
+    }
+
+    /// As [`meet_cold`](Self::meet_cold) for a walk. In the middle of an atomic step it gets the
+    /// error too: it may meet every entry of the device, and would keep all others waiting.
+    ///
+    /// # Errors
+    /// As there.
+    #[cold]
+    pub(crate) fn meet_cold_in_walk(&self, location: u64) -> Result<(), Error> {
+        self.meet_cold_or_wait(location, false)
+    }
+
+    /// `waits`: also if the session parks its requests.
+    fn meet_cold_or_wait(&self, location: u64, waits: bool) -> Result<(), Error> {
+        let Some(tier) = &self.core.tier else {
+            return Ok(());
+        };
+        let guess = self.carried.entry_bytes.get() / 16;
+        let cold = tier.cold(&self.core.space, location, guess);
+        if self.carried.holding.parks.get() && !waits {
+            self.carried.holding.colds.borrow_mut().push(cold);
+            return Err(Error::Cold(cold));
+        }
+        let _noted = waits::note(Resource::Flash, &[Resource::Pin, Resource::Key]);
+        tier.fetch(self.core, &self.carried.holding, cold)
+    }
+
+    /// room::R5: reads the entries of the locked keys that are on flash, so that the step's writes
+    /// meet none.
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`].
+    pub(crate) fn warm_locked(&self) -> Result<(), Error> {
+        if self.core.tier.is_none() {
+            return Ok(());
+        }
+        let mut places = self.transaction.iter().flat_map(|it| &it.tables.places);
+        places.try_for_each(|(partition, tag)| self.warm_tagged(partition, *tag))
+    }
+
+    /// As [`set_aside`](Self::set_aside) does for locked keys, for a guard that is alone and locks
+    /// none (room::R5). Called when its room is set aside, before its first write. Does nothing
+    /// for any other guard.
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`].
+    pub fn warm_alone(
+        &self,
+        keys: impl IntoIterator<Item = (TableId, KeyHash)>,
+    ) -> Result<(), Error> {
+        if !self.alone || self.core.tier.is_none() {
+            return Ok(());
+        }
+        for (table, hash) in keys {
+            // The write reports a table that is missing.
+            if let Ok(index) = self.index(table) {
+                self.warm_tagged(index.partition(hash), index.tag(hash))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all entries with this tag that are on flash: a search for one key meets those of
+    /// others too.
+    fn warm_tagged(&self, partition: &Partition, tag: u64) -> Result<(), Error> {
+        loop {
+            let view = partition.view();
+            if view.len() == 0 {
+                return Ok(());
+            }
+            let is_cold = |slot: Slot| self.memory_of(slot.location()).is_none();
+            let Some((_, slot)) = view.find(tag, self.me, is_cold) else {
+                return Ok(());
+            };
+            self.meet_cold(slot.location())?;
+        }
+    }
+
+    /// A copy of a cold entry served a request: it is promoted if it was fetched for that, and not
+    /// for the first time.
+    #[cold]
+    pub(crate) fn served_copy(&self, slot: Slot, here: InMemory) {
+        let Some(tier) = &self.core.tier else {
+            return;
+        };
+        let space = &self.core.space;
+        let incarnation = space.segments[space.window_of(slot.location())].incarnation();
+        let held = self.carried.holding.get(slot.location(), incarnation);
+        if held.map(|(at, _)| at) != Some(here.at)
+            || !tier.promoted.wants_copy(slot.location(), incarnation)
+        {
+            return;
+        }
+        let bytes = self.entry_at(here).padded_bytes;
+        // SAFETY: a whole, verified entry that the session holds.
+        let copy = unsafe { std::slice::from_raw_parts(here.at, bytes) };
+        if tier.promoted.put(space, slot.location(), incarnation, copy) {
+            tier.figures.promotions.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.core.wakeup.ring(); // requests a window, if copies need one
+        }
+    }
+
+    /// The read from the flash device that is needed before an operation on this key; `None`: none
+    /// is needed.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn cold(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Option<Cold>, Error> {
+        let index = self.index(table)?;
+        let Some(tier) = &self.core.tier else {
+            return Ok(None);
+        };
+        let view = index.partition(hash).view();
+        if view.len() == 0 {
+            return Ok(None);
+        }
+        let mut missing = None;
+        view.find(index.tag(hash), self.me, |slot| {
+            let here = self.memory_of(slot.location());
+            missing = here.is_none().then_some(slot.location());
+            here.is_none_or(|here| self.has_key(here, key))
+        });
+        let guess = self.carried.entry_bytes.get() / 16;
+        Ok(missing.map(|location| tier.cold(&self.core.space, location, guess)))
+    }
+
+    /// Missing entries of this session's operations since the last call: each operation that
+    /// returned [`Error::Cold`] has added its own.
+    pub fn take_colds(&self) -> Vec<Cold> {
+        self.carried.holding.colds.take()
+    }
+
+    /// Hands in the bytes that were read for [`Cold::span`]. They are held until
+    /// [`forget_fetched`](Self::forget_fetched).
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`]: these are not the bytes that were written.
+    pub fn fetched(&self, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {
+        accept(self.core, &self.carried.holding, cold, bytes)
+    }
+
+    /// Forgets the entries that were handed in. References that this guard returned may not be used
+    /// any more.
+    pub fn forget_fetched(&mut self) {
+        self.summed.forget();
+        self.carried.holding.forget();
+    }
+}
+
+impl Session {
+    /// Sets whether the user of this session reads from the flash device itself. If so, an
+    /// operation that would otherwise wait for the device does nothing and returns [`Error::Cold`].
+    pub fn set_parks(&mut self, parks: bool) {
+        self.holding().parks.set(parks);
+    }
+
+    /// As [`Guard::fetched`], between guards.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fetched(&self, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {
+        accept(self.store().core(), self.holding(), cold, bytes)
+    }
+
+    /// As [`Guard::forget_fetched`], between guards.
+    pub fn forget_fetched(&mut self) {
+        self.holding_mut().forget();
+    }
+}
+
+fn accept(core: &Core, holding: &Holding, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {
+    holding.handed_in.set(true);
+    match &core.tier {
+        Some(tier) => tier.accept(core, holding, cold, bytes),
+        None => Ok(Fetched::Gone),
+    }
+}
