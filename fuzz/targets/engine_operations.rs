@@ -268,6 +268,7 @@ impl Run<'_> {
         let guard = self.bed.session.pin();
         loop {
             cursor = guard
+                .walk()
                 .scan(TABLE, cursor, count, |object| {
                     seen.insert(object.key.to_vec(), object.version);
                 })

@@ -84,7 +84,7 @@ impl<'s> Scan<'s> {
         let mut bytes = 0;
         let mut found = Vec::new();
         let next = self.session.run(|guard| {
-            guard.scan(table, cursor, most, |object| {
+            guard.walk().scan(table, cursor, most, |object| {
                 if let Ok(value) = Value::of(object) {
                     bytes += object.key.len() + value.len();
                     found.push((object.key.to_vec(), value));

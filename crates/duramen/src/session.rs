@@ -242,7 +242,7 @@ impl Session {
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         self.run(|guard| {
             let mut values = Vec::with_capacity(keys.len());
-            guard.read_many(table, &keys, |_, found| {
+            guard.many(table).read(&keys, |_, found| {
                 values.push(found.map(Value::of).transpose());
             })?;
             values.into_iter().collect()
@@ -458,7 +458,7 @@ impl Session {
         self.run(|guard| {
             let mut result = Ok(());
             let keys = parts.iter().map(|part| part.key);
-            guard.for_each_key(table, keys, |guard, n, hash, key| {
+            guard.many(table).each(keys, |guard, n, hash, key| {
                 if result.is_ok() {
                     let written = guard.write(table, hash, key, parts[n].value, None);
                     result = written.map(drop);

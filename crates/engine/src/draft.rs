@@ -13,8 +13,8 @@
 //!   draft can fail. The stamps are of verified entries (verified::V6), so none is damaged, and
 //!   none is on flash once the room is there (room::R5).
 //!
-//! A walk ([`Guard::scan_as`]) shows the draft's values, but the stamps of the keys that it shows
-//! are not kept.
+//! A walk ([`Walks::scan_as`](crate::Walks::scan_as)) shows the draft's values, but the stamps of
+//! the keys that it shows are not kept.
 
 use crate::room::Room;
 use crate::session::Guard;

@@ -61,11 +61,12 @@ pub use duramen_base::waits::Wait;
 pub use flip::FlipPart;
 pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived, Unfinished};
 pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};
-pub use many::Part;
+pub use many::{Many, Part};
 pub use range::{
     Export, Purge, Purged, RANGE_PARTS, RangeCount, RangePart, RangeStatistics, Watch,
 };
 pub use room::Room;
+pub use scan::Walks;
 pub use session::draft::Draft;
 pub use session::{Guard, Seen, Session, TypedWrite};
 pub use side::{SideCommit, SideError, SideLog, SidePlan, SideReport};

@@ -8,7 +8,7 @@ use crate::{Condition, Error, Guard, Incremented, KeyHash, Object, Outcome, Tabl
 /// a core can have in flight.
 const GROUP: usize = 16;
 
-/// One part of a [`write_many`](Guard::write_many).
+/// One part of a [`Many::write`].
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     pub key: &'a [u8],
@@ -30,7 +30,21 @@ impl<'a> Part<'a> {
     }
 }
 
-impl Guard<'_> {
+/// Operations of a guard on many keys of a table.
+pub struct Many<'g, 's> {
+    guard: &'g mut Guard<'s>,
+    table: TableId,
+}
+
+impl<'s> Guard<'s> {
+    /// Its operations on many keys of this table.
+    #[inline]
+    pub fn many(&mut self, table: TableId) -> Many<'_, 's> {
+        Many { guard: self, table }
+    }
+}
+
+impl<'s> Many<'_, 's> {
     /// Runs an operation for each key, in order, after it has started to fetch the data of the next
     /// ones: all buckets of a group, then all its entries. `run` gets the position of the key in
     /// `keys`.
@@ -38,28 +52,28 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::NoSuchTable`]; no operation was run then.
     #[inline]
-    pub fn for_each_key<'k>(
+    pub fn each<'k>(
         &mut self,
-        table: TableId,
         keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
-        mut run: impl FnMut(&mut Self, usize, KeyHash, &'k [u8]),
+        mut run: impl FnMut(&mut Guard<'s>, usize, KeyHash, &'k [u8]),
     ) -> Result<(), Error> {
-        self.index(table)?;
+        let (guard, table) = (&mut *self.guard, self.table);
+        guard.index(table)?;
         let mut hashes = [KeyHash(0); GROUP];
         let total = keys.len();
         let mut left = keys;
         for first in (0..total).step_by(GROUP) {
             let group = left.clone().take(GROUP);
             for (hash, key) in hashes.iter_mut().zip(group.clone()) {
-                *hash = self.hash(key);
-                self.prefetch_bucket(table, *hash);
+                *hash = guard.hash(key);
+                guard.prefetch_bucket(table, *hash);
             }
             let hashes = &hashes[..GROUP.min(total - first)];
             for hash in hashes {
-                self.prefetch_entry(table, *hash);
+                guard.prefetch_entry(table, *hash);
             }
             for (n, (hash, key)) in hashes.iter().zip(group).enumerate() {
-                run(self, first + n, *hash, key);
+                run(guard, first + n, *hash, key);
             }
             left.by_ref().take(GROUP).for_each(drop);
         }
@@ -70,21 +84,18 @@ impl Guard<'_> {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].
-    pub fn read_many(
+    pub fn read(
         &mut self,
-        table: TableId,
         keys: &[&[u8]],
         mut show: impl FnMut(usize, Option<Object<'_>>),
     ) -> Result<(), Error> {
-        let mut result = Ok(());
-        self.for_each_key(
-            table,
-            keys.iter().copied(),
-            |guard, n, hash, key| match guard.read(table, hash, key) {
+        let (table, mut result) = (self.table, Ok(()));
+        self.each(keys.iter().copied(), |guard, n, hash, key| {
+            match guard.read(table, hash, key) {
                 Ok(found) => show(n, found),
                 Err(error) => result = Err(error),
-            },
-        )?;
+            }
+        })?;
         result
     }
 
@@ -92,14 +103,13 @@ impl Guard<'_> {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; every other error is a part's own.
-    pub fn write_many(
+    pub fn write(
         &mut self,
-        table: TableId,
         parts: &[Part<'_>],
         mut done: impl FnMut(usize, Result<Outcome, Error>),
     ) -> Result<(), Error> {
-        let keys = parts.iter().map(|part| part.key);
-        self.for_each_key(table, keys, |guard, n, hash, key| {
+        let (table, keys) = (self.table, parts.iter().map(|part| part.key));
+        self.each(keys, |guard, n, hash, key| {
             let part = &parts[n];
             let (value, expires) = (part.value, part.expires_at_ms);
             let written = guard.conditional_write(table, hash, key, value, expires, part.condition);
@@ -111,13 +121,13 @@ impl Guard<'_> {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].
-    pub fn remove_many(
+    pub fn remove(
         &mut self,
-        table: TableId,
         keys: &[&[u8]],
         mut done: impl FnMut(usize, Result<Outcome, Error>),
     ) -> Result<(), Error> {
-        self.for_each_key(table, keys.iter().copied(), |guard, n, hash, key| {
+        let table = self.table;
+        self.each(keys.iter().copied(), |guard, n, hash, key| {
             done(n, guard.remove(table, hash, key));
         })
     }
@@ -126,14 +136,13 @@ impl Guard<'_> {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; every other error is a part's own.
-    pub fn increment_many(
+    pub fn increment(
         &mut self,
-        table: TableId,
         parts: &[(&[u8], i64)],
         mut done: impl FnMut(usize, Result<Incremented<i64>, Error>),
     ) -> Result<(), Error> {
-        let keys = parts.iter().map(|(key, _)| *key);
-        self.for_each_key(table, keys, |guard, n, hash, key| {
+        let (table, keys) = (self.table, parts.iter().map(|(key, _)| *key));
+        self.each(keys, |guard, n, hash, key| {
             done(n, guard.increment(table, hash, key, parts[n].1));
         })
     }

@@ -68,7 +68,19 @@ impl Lacking {
     }
 }
 
+/// Walks of a guard over a table, or a range of one.
+pub struct Walks<'g, 's> {
+    pub(crate) guard: &'g Guard<'s>,
+}
+
 impl<'s> Guard<'s> {
+    /// Its walks over tables and ranges.
+    pub fn walk(&self) -> Walks<'_, 's> {
+        Walks { guard: self }
+    }
+}
+
+impl<'s> Walks<'_, 's> {
     /// Shows about `count` objects from `cursor` (0 = start) in hash order; returns the next
     /// cursor, 0 = finished. An object that exists for the whole scan is shown at least once,
     /// whatever grows or moves meanwhile.
@@ -101,12 +113,13 @@ impl<'s> Guard<'s> {
         partly: bool,
         mut show: impl FnMut(Object<'_>),
     ) -> Result<(u64, usize), Error> {
-        if let Some(draft) = self.draft.as_deref()
+        let guard = self.guard;
+        if let Some(draft) = guard.draft.as_deref()
             && cursor == 0
         {
-            self.show_new(draft, table, &mut show);
+            guard.show_new(draft, table, &mut show);
         }
-        let index = self.index(table)?;
+        let index = guard.index(table)?;
         let Some((mut partition, mut tag)) = index.at_position(cursor) else {
             return Ok((0, 0));
         };
@@ -118,29 +131,29 @@ impl<'s> Guard<'s> {
             let first = if view.len() == 0 { 0 } else { view.home(tag) };
             for bucket in first..view.len() {
                 if shown >= count.max(1) || looks.are_many() {
-                    self.observe_gaps(index, &index.partitions()[partition]);
+                    guard.observe_gaps(index, &index.partitions()[partition]);
                     let next = index.position(partition, view.first_tag(bucket));
                     return cold.map_or(Ok((next, looks.sum())), Err);
                 }
                 looks.bucket();
                 let shows = |slot: Slot, entry| {
                     looks.entry();
-                    if self.core.space.is_undurable(slot.location()) {
-                        self.observe_entry(index, slot.location());
+                    if guard.core.space.is_undurable(slot.location()) {
+                        guard.observe_entry(index, slot.location());
                     }
-                    if let Some(object) = self.object(entry) {
+                    if let Some(object) = guard.object(entry) {
                         shown += 1;
-                        match self.draft.as_deref() {
+                        match guard.draft.as_deref() {
                             None => show(object),
-                            Some(draft) => self.show_in_draft(draft, table, object, &mut show),
+                            Some(draft) => guard.show_in_draft(draft, table, object, &mut show),
                         }
                     }
                 };
                 if let Err(lacking) = self.show_bucket(view, (bucket, tag), shows) {
                     let at = index.position(partition, lacking.first_tag);
                     if partly && cold.is_none() && at > begin {
-                        self.observe_gaps(index, &index.partitions()[partition]);
-                        self.take_colds();
+                        guard.observe_gaps(index, &index.partitions()[partition]);
+                        guard.take_colds();
                         return Ok((at, looks.sum()));
                     }
                     shown += lacking.entries;
@@ -148,7 +161,7 @@ impl<'s> Guard<'s> {
                 }
                 tag = 0;
             }
-            self.observe_gaps(index, &index.partitions()[partition]);
+            guard.observe_gaps(index, &index.partitions()[partition]);
             (partition, tag) = (partition + 1, 0);
             looks.bucket();
         }
@@ -162,34 +175,35 @@ impl<'s> Guard<'s> {
         (bucket, from): (usize, u64),
         mut show: impl FnMut(Slot, Entry<'s>),
     ) -> Result<(), Lacking> {
+        let guard = self.guard;
         let (mut warm, mut cold): (Vec<Slot>, Vec<Slot>) = Default::default();
         let mut lacking: Option<Lacking> = None;
-        let has_tier = self.core.tier.is_some();
-        if let Err(error) = self.core.check_slots(view, bucket) {
+        let has_tier = guard.core.tier.is_some();
+        if let Err(error) = guard.core.check_slots(view, bucket) {
             return Err(Lacking {
                 error,
                 entries: 0,
                 first_tag: view.first_tag(bucket).max(from),
             });
         }
-        view.each_homed(bucket, self.me, |slot| {
+        view.each_homed(bucket, guard.me, |slot| {
             if slot.tag() < from {
                 return; // shown before
             }
-            if has_tier && self.memory_of(slot.location()).is_none() {
+            if has_tier && guard.memory_of(slot.location()).is_none() {
                 return cold.push(slot);
             }
             if has_tier {
                 return warm.push(slot);
             }
-            match self.entry_in_walk(slot.location()) {
+            match guard.entry_in_walk(slot.location()) {
                 Ok(entry) => show(slot, entry),
                 Err(error) => Lacking::note(&mut lacking, slot, error),
             }
         });
         cold.sort_unstable_by_key(|slot| slot.tag());
         for slot in cold {
-            match self.entry_in_walk(slot.location()) {
+            match guard.entry_in_walk(slot.location()) {
                 Ok(_) => warm.push(slot),
                 Err(error) => Lacking::note(&mut lacking, slot, error),
             }
@@ -198,7 +212,7 @@ impl<'s> Guard<'s> {
             .as_ref()
             .map_or(u64::MAX, |lacking| lacking.first_tag);
         for slot in warm.into_iter().filter(|slot| slot.tag() < end) {
-            match self.entry_in_walk(slot.location()) {
+            match guard.entry_in_walk(slot.location()) {
                 Ok(entry) => show(slot, entry),
                 Err(error) => Lacking::note(&mut lacking, slot, error),
             }
@@ -211,7 +225,7 @@ impl<'s> Guard<'s> {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn random_place(&self, table: TableId, random: u64) -> Result<u64, Error> {
-        let index = self.index(table)?;
+        let index = self.guard.index(table)?;
         let partitions = index.partitions();
         let partition = (random >> 32) as usize % partitions.len();
         let view = partitions[partition].view();

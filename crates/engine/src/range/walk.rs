@@ -9,8 +9,7 @@ use crate::core::{Core, Visitor};
 use crate::device::Cold;
 use crate::index::Index;
 use crate::index::bucket::Slot;
-use crate::scan::Looks;
-use crate::session::Guard;
+use crate::scan::{Looks, Walks};
 use crate::{Error, KeyHash, Object, Store, TableId};
 use duramen_base::ids::{KeyRange, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
@@ -58,7 +57,7 @@ pub struct RangeStatistics {
     pub parts: Vec<RangePart>,
 }
 
-impl Guard<'_> {
+impl Walks<'_, '_> {
     /// Shows about `count` objects of a range from `cursor` (0 = start) in the order of the index;
     /// `None` = that was the end. An object that exists for the whole walk is shown exactly once,
     /// whatever grows or moves meanwhile; objects of equal hash are shown by one call.
@@ -97,7 +96,9 @@ impl Guard<'_> {
         partly: bool,
         mut show: impl FnMut(Object<'_>) -> bool,
     ) -> Result<(Option<u64>, usize), Error> {
-        let index = self.core.tables.index(table)?;
+        let guard = self.guard;
+        let core = guard.core;
+        let index = core.tables.index(table)?;
         let Some((partition, tag)) = index.at_position(cursor) else {
             return Ok((None, 0));
         };
@@ -112,19 +113,19 @@ impl Guard<'_> {
             }
             looks.bucket();
             let partition = &index.partitions()[place.partition];
-            let Some((view, bucket)) = place.bucket(index, &self.core.space) else {
-                self.observe_gaps(index, partition);
+            let Some((view, bucket)) = place.bucket(index, &core.space) else {
+                guard.observe_gaps(index, partition);
                 continue;
             };
             let shows = |slot: Slot, entry: Entry<'_>| {
                 looks.entry();
-                if !contains(self.core, range, entry.key) {
+                if !contains(core, range, entry.key) {
                     return;
                 }
-                if self.core.space.is_undurable(slot.location()) {
-                    self.observe_entry(index, slot.location());
+                if core.space.is_undurable(slot.location()) {
+                    guard.observe_entry(index, slot.location());
                 }
-                if let Some(object) = self.object(entry) {
+                if let Some(object) = guard.object(entry) {
                     shown += 1;
                     if !show(object) {
                         shown = shown.max(count);
@@ -134,15 +135,15 @@ impl Guard<'_> {
             if let Err(lacking) = self.show_bucket(view, (bucket, place.tag), shows) {
                 let at = index.position(place.partition, lacking.first_tag);
                 if partly && cold.is_none() && at > begin {
-                    self.observe_gaps(index, partition);
-                    self.take_colds();
+                    guard.observe_gaps(index, partition);
+                    guard.take_colds();
                     return Ok((Some(at), looks.sum()));
                 }
                 shown += lacking.entries;
                 cold.get_or_insert(lacking.error);
             }
             // Now: a key that was removed before the lookup is recorded by now (removals::M2).
-            self.observe_gaps(index, partition);
+            guard.observe_gaps(index, partition);
             place = place.after(view, bucket);
         }
         cold.map_or(Ok((None, looks.sum())), Err)

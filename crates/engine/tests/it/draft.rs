@@ -76,6 +76,7 @@ fn all(session: &mut Session) -> Values {
     let mut cursor = 0;
     loop {
         let (next, _) = guard
+            .walk()
             .scan_as(TABLE, cursor, usize::MAX, false, |object| {
                 values.insert(
                     object.key.to_vec(),
@@ -155,6 +156,7 @@ fn a_draft_is_seen_by_its_step_alone_until_it_is_applied_whole() {
         let shown = {
             let mut values = Values::new();
             let (next, _) = guard
+                .walk()
                 .scan_as(TABLE, 0, usize::MAX, false, |object| {
                     let value = (object.value.to_vec(), object.expires_at_ms);
                     let twice = values.insert(object.key.to_vec(), value);

@@ -238,6 +238,7 @@ fn scan(guard: &Guard<'_>, model: &Model) {
     let mut cursor = 0;
     loop {
         cursor = guard
+            .walk()
             .scan(TABLE, cursor, 10, |o| {
                 seen.insert(o.key.to_vec(), o.version);
             })

@@ -226,6 +226,7 @@ fn scan(world: &World, session: &mut Session, seed: u64) {
         loop {
             let guard = session.pin();
             cursor = guard
+                .walk()
                 .scan(TABLE, cursor, random.below(500) as usize, |object| {
                     let number = u64::from_le_bytes(object.key.try_into().unwrap());
                     if number < KEYS {
@@ -362,6 +363,7 @@ fn settle(world: &World, session: &mut Session) {
         let mut cursor = 0;
         loop {
             cursor = guard
+                .walk()
                 .scan(TABLE, cursor, 1000, |object| keys.push(object.key.to_vec()))
                 .unwrap();
             if cursor == 0 {

@@ -107,6 +107,7 @@ fn writers_readers_and_cleaners_share_the_store() {
     let (mut cursor, mut seen) = (0, 0);
     loop {
         cursor = guard
+            .walk()
             .scan(TABLE, cursor, 100, |object| {
                 check_value(
                     u64::from_le_bytes(object.key.try_into().unwrap()),
@@ -750,14 +751,16 @@ fn multi_forms_do_each_part_for_itself() {
         *written += usize::from(result.is_ok());
     };
     guard
-        .write_many(TABLE, &parts, |n, result| count(n, result, &mut written))
+        .many(TABLE)
+        .write(&parts, |n, result| count(n, result, &mut written))
         .unwrap();
     assert_eq!(written, 100);
 
     // Every third key is removed; then a conditional write of all succeeds for exactly these.
     let thirds: Vec<&[u8]> = keys.iter().copied().step_by(3).collect();
     guard
-        .remove_many(TABLE, &thirds, |_, result| {
+        .many(TABLE)
+        .remove(&thirds, |_, result| {
             assert_eq!(result.unwrap().before, Some(1));
         })
         .unwrap();
@@ -769,21 +772,24 @@ fn multi_forms_do_each_part_for_itself() {
         })
         .collect();
     guard
-        .write_many(TABLE, &absent, |n, result| {
+        .many(TABLE)
+        .write(&absent, |n, result| {
             assert_eq!(result.is_ok(), n.is_multiple_of(3), "{n}");
         })
         .unwrap();
 
     let by: Vec<(&[u8], i64)> = keys.iter().zip(0..).map(|(key, n)| (*key, n)).collect();
     guard
-        .increment_many(TABLE, &by, |n, result| {
+        .many(TABLE)
+        .increment(&by, |n, result| {
             let old = if n.is_multiple_of(3) { 1 } else { 7 };
             assert_eq!(result.unwrap().value, old + n as i64);
         })
         .unwrap();
     let mut seen = Vec::new();
     guard
-        .read_many(TABLE, &[keys[1], b"nobody", keys[99]], |n, found| {
+        .many(TABLE)
+        .read(&[keys[1], b"nobody", keys[99]], |n, found| {
             seen.push((n, found.map(|object| object.value.to_vec())));
         })
         .unwrap();
@@ -793,6 +799,6 @@ fn multi_forms_do_each_part_for_itself() {
         (2, Some(b"100".to_vec())),
     ];
     assert_eq!(seen, expected);
-    let missing = guard.read_many(TableId(9), &keys, |_, _| unreachable!());
+    let missing = guard.many(TableId(9)).read(&keys, |_, _| unreachable!());
     assert_eq!(missing, Err(Error::NoSuchTable(TableId(9))));
 }

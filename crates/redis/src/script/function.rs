@@ -290,7 +290,7 @@ pub fn restore_all(shared: &Shared, store: &Arc<Store>) -> Result<(), Error> {
     loop {
         let guard = session.pin();
         let show = |object: duramen_engine::Object<'_>| texts.push(object.value.to_vec());
-        let (next, _) = guard.scan_as(own, cursor, WALK, false, show)?;
+        let (next, _) = guard.walk().scan_as(own, cursor, WALK, false, show)?;
         cursor = next;
         if cursor == 0 {
             break;

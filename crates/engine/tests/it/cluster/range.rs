@@ -78,6 +78,7 @@ fn scenario_36_stable_objects_are_shown_exactly_once() {
             while let Some(at) = cursor {
                 let guard = world.sessions[0].pin();
                 cursor = guard
+                    .walk()
                     .scan_range(TABLE, &RANGE, at, 10, |object| {
                         assert_eq!(object.is_typed, is_typed(object.key));
                         *shown.entry(object.key.to_vec()).or_default() += 1;
@@ -185,6 +186,7 @@ fn content(world: &mut World) -> Found {
     let (mut found, mut cursor) = (Found::new(), Some(0));
     while let Some(at) = cursor {
         cursor = guard
+            .walk()
             .scan_range(TABLE, &RANGE, at, 1000, |object| {
                 found.insert(object.key.to_vec(), (object.value.to_vec(), object.version));
             })

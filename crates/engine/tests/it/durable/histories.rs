@@ -263,6 +263,7 @@ impl Run {
         let (mut cursor, mut seen) = (0, std::collections::BTreeSet::new());
         loop {
             cursor = guard
+                .walk()
                 .scan(TABLE, cursor, 10, |object| {
                     seen.insert((TABLE.0, object.key.to_vec()));
                 })

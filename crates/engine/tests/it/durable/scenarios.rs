@@ -144,7 +144,7 @@ fn scenario_10_replies_wait_for_what_they_saw() {
         guard.stamp(TABLE, hash, b"removed").unwrap()
     });
     let (_, scanned) = step(&mut world, 1, |guard| {
-        guard.scan(TABLE, 0, 1 << 20, |_| {}).unwrap()
+        guard.walk().scan(TABLE, 0, 1 << 20, |_| {}).unwrap()
     });
     let (_, nothing_removed) = remove(&mut world, 1, "removed");
     let (_, everything) = step(&mut world, 1, |guard| guard.observe_everything());

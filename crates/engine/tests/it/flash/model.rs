@@ -191,7 +191,7 @@ impl World {
         loop {
             let step = parked(&mut self.session, &self.flash, |guard| {
                 let mut found = Vec::new();
-                let next = guard.scan(TABLE, cursor, 50, |object| {
+                let next = guard.walk().scan(TABLE, cursor, 50, |object| {
                     found.push((object.key.to_vec(), object.value.to_vec()));
                 })?;
                 Ok((next, found))

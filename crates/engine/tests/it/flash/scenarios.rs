@@ -119,7 +119,7 @@ fn a_scan_shows_what_is_on_flash() {
             let step = parked(&mut session, &flash, |guard| {
                 let mut keys = Vec::new();
                 let next =
-                    guard.scan(TABLE, cursor, 100, |object| keys.push(object.key.to_vec()))?;
+                    guard.walk().scan(TABLE, cursor, 100, |object| keys.push(object.key.to_vec()))?;
                 Ok((next, keys))
             });
             let (next, keys) = step.unwrap();

@@ -339,6 +339,7 @@ fn check_counters(running: &Running) {
     let mut cursor = 0;
     loop {
         cursor = guard
+            .walk()
             .scan(TABLE, cursor, 1000, |object| {
                 objects += 1;
                 let header = if object.expires_at_ms.is_some() {

@@ -19,10 +19,10 @@ pub(crate) fn average_ms(
 ) -> Option<u64> {
     let now_ms = guard.now_ms();
     let (mut left_ms, mut expiring, mut looked) = (0u128, 0u64, 0);
-    let mut place = || guard.random_place(table, random()).ok();
+    let mut place = || guard.walk().random_place(table, random()).ok();
     let mut cursor = place()?;
     for _ in 0..LOOKS_MAX / STEP {
-        let step = guard.scan_as(table, cursor, STEP, true, |object| {
+        let step = guard.walk().scan_as(table, cursor, STEP, true, |object| {
             if let Some(at_ms) = object.expires_at_ms {
                 left_ms += u128::from(at_ms.saturating_sub(now_ms));
                 expiring += 1;
