@@ -140,7 +140,7 @@ impl Guard<'_> {
             if !changed.counts() {
                 continue;
             }
-            let noted = self.carried.written.len();
+            let noted = self.notes.written();
             self.carried.version_at_least = changed.version;
             let done = match &changed.value {
                 Some(value) => {
@@ -154,8 +154,7 @@ impl Guard<'_> {
                 panic!("a change of a draft that had room for it was refused: {error}"); // P3
             }
             if let Some(client) = draft.reads.reader_after(key, changed.change) {
-                let noted = self.carried.written.iter_mut().skip(noted);
-                noted.for_each(|write| write.readers.push(client));
+                self.notes.add_reader(noted, client);
             }
         }
     }

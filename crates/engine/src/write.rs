@@ -228,10 +228,12 @@ impl<'s> Guard<'s> {
             return Ok(None);
         }
         if was_there {
-            self.note_key(table, key);
+            self.notes.note_key(&self.core.writes, table, key);
         }
-        self.note_gone(table, hash, met.first, None);
-        self.note_replaced(table, key, met.was_expired);
+        self.notes.note_gone(table, hash, met.first, None);
+        if met.was_expired {
+            self.notes.note_replaced(&self.core.departures, table, key);
+        }
         Ok(Some(met.outcome(None)))
     }
 
@@ -249,14 +251,16 @@ impl<'s> Guard<'s> {
             self.note_own(log, index);
         }
         self.after_put(locked);
-        self.note_key(table, key);
+        self.notes.note_key(&self.core.writes, table, key);
         let mut first_now = None;
         if is_typed {
             first_now = self.scratch.first().copied();
-            self.note_typed(table, hash);
+            self.notes.note_typed(table, hash, first_now);
         }
-        self.note_gone(table, hash, met.first, first_now);
-        self.note_replaced(table, key, met.was_expired);
+        self.notes.note_gone(table, hash, met.first, first_now);
+        if met.was_expired {
+            self.notes.note_replaced(&self.core.departures, table, key);
+        }
     }
 
     /// Whether a time of expiry is over.

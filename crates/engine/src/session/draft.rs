@@ -160,6 +160,11 @@ impl Draft {
         }
     }
 
+    /// Number of keys that a client has begun to read in it.
+    pub fn reads(&self) -> usize {
+        self.reads.len()
+    }
+
     /// Memory of its keys and values.
     pub fn bytes(&self) -> usize {
         self.bytes.get()

@@ -15,12 +15,11 @@ pub(crate) mod roll;
 mod summed;
 pub(crate) mod verified;
 
-pub use notes::TypedWrite;
+pub use notes::{Notes, TypedWrite};
 
 use crate::core::Core;
 use crate::core::flash::Holding;
 use crate::core::sound::InMemory;
-use crate::core::writes::Written;
 use crate::epoch::SlotId;
 use crate::head::{Head, Tail};
 use crate::index::bucket::{Slot, View};
@@ -37,7 +36,6 @@ use duramen_base::waits::{self, NOTHING, Resource};
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash;
 use lock_tables::LockTables;
-use reads::Reads;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use summed::Summed;
@@ -56,6 +54,7 @@ pub struct Session {
     head: usize,
     scratch: Vec<u8>,
     carried: Carried,
+    notes: Notes,
 }
 
 /// State that a session keeps from guard to guard.
@@ -72,17 +71,6 @@ pub(crate) struct Carried {
     pub entry_bytes: Cell<u32>,
     /// Copies of entries that are on flash.
     pub holding: Holding,
-    /// Whether typed writes are noted, and those since they were last looked at.
-    pub notes_typed: bool,
-    pub typed_writes: Vec<TypedWrite>,
-    /// Keys of expired objects that the guard's writes have replaced, for a listener.
-    pub replaced: Vec<(TableId, Box<[u8]>)>,
-    /// Keys that the guard has written, for the listener to writes.
-    pub written: Vec<Written>,
-    /// The reads behind them.
-    pub reads: Reads,
-    /// The origin of its next writes.
-    pub origin: u64,
     /// The least version that its next writes give; 0 = any.
     pub version_at_least: u64,
     /// Memory for the locks of its next step.
@@ -124,12 +112,6 @@ impl Session {
             waited: false,
             entry_bytes: Cell::new(16 * 128),
             holding: Holding::default(),
-            notes_typed: false,
-            typed_writes: Vec::new(),
-            replaced: Vec::new(),
-            written: Vec::new(),
-            reads: Reads::default(),
-            origin: 0,
             version_at_least: 0,
             lock_tables: LockTables::default(),
         };
@@ -140,6 +122,7 @@ impl Session {
             head,
             scratch: Vec::new(),
             carried,
+            notes: Notes::default(),
         }
     }
 
@@ -193,6 +176,7 @@ impl Session {
             tail: None,
             scratch: &mut self.scratch,
             carried: &mut self.carried,
+            notes: &mut self.notes,
             now_ms: Cell::new(0),
             transaction: None,
             draft: None,
@@ -239,6 +223,7 @@ pub struct Guard<'s> {
     pub(crate) tail: Option<MutexGuard<'s, Tail>>,
     pub(crate) scratch: &'s mut Vec<u8>,
     pub(crate) carried: &'s mut Carried,
+    pub(crate) notes: &'s mut Notes,
     now_ms: Cell<u64>,
     pub(crate) transaction: Option<Transaction<'s>>,
     /// Its operations change this draft instead of the store.
@@ -621,6 +606,34 @@ impl<'s> Guard<'s> {
         }))
     }
 
+    /// What is noted about its writes.
+    #[inline]
+    pub fn notes(&mut self) -> &mut Notes {
+        self.notes
+    }
+
+    /// A client begins to read a key. `remember` notes the client for the listener to writes, and
+    /// returns whether it was not noted before: then changes of the key before, under this guard or
+    /// in its draft, are no news for it. In a draft, only the first read of a key counts.
+    ///
+    /// # Errors
+    /// [`Error::GroupTooLarge`]: the draft has no memory for another key.
+    #[cold]
+    pub fn begin_read(
+        &mut self,
+        client: u64,
+        key: &[u8],
+        remember: impl FnOnce() -> bool,
+    ) -> Result<(), Error> {
+        match &mut self.draft {
+            Some(draft) => draft.begin_read(client, key, remember),
+            None => {
+                self.notes.begin_read(client, key, remember);
+                Ok(())
+            }
+        }
+    }
+
     /// Whether all other sessions are kept out ([`Session::pin_exclusive`]).
     pub fn is_alone(&self) -> bool {
         self.alone
@@ -709,15 +722,11 @@ impl<'s> Guard<'s> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.unlock_keys();
-        if self.has_replaced() {
-            self.tell_replaced();
-        }
+        self.notes.tell_replaced(&self.core.departures);
         if self.alone {
             self.publish_alone();
         }
-        if !self.carried.written.is_empty() {
-            self.tell_written(); // writes::N1
-        }
+        self.notes.tell_written(&self.core.writes);
         let wrote = self.tail.take().is_some();
         if self.scratch.capacity() > SCRATCH_KEPT_MAX {
             *self.scratch = Vec::new();

@@ -1,9 +1,11 @@
 //! Notes of a session about its writes: those of typed values, for a caller that wakes clients
 //! which wait for them; and all, for a listener.
 
-use super::{Guard, Session};
-use crate::core::writes::Written;
-use crate::{KeyHash, TableId};
+use super::Session;
+use super::reads::Reads;
+use crate::core::departures::Departures;
+use crate::core::writes::{Writes, Written};
+use crate::{Departure, KeyHash, TableId};
 
 /// A typed value was written under a key, or one that was there has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,41 +18,71 @@ pub struct TypedWrite {
     pub is_gone: bool,
 }
 
+/// What a session notes about the writes of its guards.
+#[derive(Default)]
+pub struct Notes {
+    /// Whether typed writes are noted, and those since they were last looked at.
+    wants_typed: bool,
+    typed_writes: Vec<TypedWrite>,
+    /// Keys of expired objects that the guard's writes have replaced, for a listener.
+    replaced: Vec<(TableId, Box<[u8]>)>,
+    /// Keys that the guard has written, for the listener to writes.
+    written: Vec<Written>,
+    /// The reads behind them.
+    reads: Reads,
+    /// The origin of the next writes.
+    origin: u64,
+}
+
 impl Session {
-    /// Notes typed writes from now on, for a caller that empties
-    /// [`typed_writes`](Self::typed_writes) after each operation.
-    pub fn note_typed_writes(&mut self) {
-        self.carried.notes_typed = true;
-    }
-
-    /// As [`Guard::set_origin`], for its guards from now on.
+    /// What is noted about the writes of its guards.
     #[inline]
-    pub fn set_origin(&mut self, origin: u64) {
-        self.carried.origin = origin;
-    }
-
-    /// The typed writes of its guards that were noted and not removed from this list.
-    #[inline]
-    pub fn typed_writes(&mut self) -> &mut Vec<TypedWrite> {
-        &mut self.carried.typed_writes
+    pub fn notes(&mut self) -> &mut Notes {
+        &mut self.notes
     }
 }
 
-impl Guard<'_> {
-    /// As [`Session::typed_writes`].
-    #[inline]
-    pub fn typed_writes(&mut self) -> &mut Vec<TypedWrite> {
-        &mut self.carried.typed_writes
+impl Notes {
+    /// Notes typed writes from now on, for a caller that empties
+    /// [`typed_writes`](Self::typed_writes) after each operation.
+    pub fn note_typed_writes(&mut self) {
+        self.wants_typed = true;
     }
 
-    /// The typed value in the scratch buffer was written.
-    pub(crate) fn note_typed(&mut self, table: TableId, hash: KeyHash) {
-        if self.carried.notes_typed {
-            let first = self.scratch.first().copied().unwrap_or_default();
-            self.carried.typed_writes.push(TypedWrite {
+    /// The typed writes that were noted and not removed from this list.
+    #[inline]
+    pub fn typed_writes(&mut self) -> &mut Vec<TypedWrite> {
+        &mut self.typed_writes
+    }
+
+    /// The origin of the writes from now on, for the listener to writes; 0 = unknown.
+    #[inline]
+    pub fn set_origin(&mut self, origin: u64) {
+        self.origin = origin;
+    }
+
+    /// Whether writes of this guard have replaced objects that had expired, and a listener wants to
+    /// hear of these.
+    #[inline]
+    pub fn has_replaced(&self) -> bool {
+        !self.replaced.is_empty()
+    }
+
+    /// The keys of these objects, since the last call. The caller tells of them when it tells of
+    /// its writes. The listener hears of others when the guard ends.
+    #[cold]
+    pub fn take_replaced(&mut self) -> Vec<(TableId, Box<[u8]>)> {
+        std::mem::take(&mut self.replaced)
+    }
+
+    /// The typed value that begins with this byte was written.
+    #[inline]
+    pub(crate) fn note_typed(&mut self, table: TableId, hash: KeyHash, first: Option<u8>) {
+        if self.wants_typed {
+            self.typed_writes.push(TypedWrite {
                 table,
                 hash,
-                first,
+                first: first.unwrap_or_default(),
                 is_gone: false,
             });
         }
@@ -67,9 +99,9 @@ impl Guard<'_> {
         first_now: Option<u8>,
     ) {
         if let Some(first) = first.filter(|first| Some(*first) != first_now)
-            && self.carried.notes_typed
+            && self.wants_typed
         {
-            self.carried.typed_writes.push(TypedWrite {
+            self.typed_writes.push(TypedWrite {
                 table,
                 hash,
                 first,
@@ -78,37 +110,81 @@ impl Guard<'_> {
         }
     }
 
-    /// The origin of the writes from now on, for the listener to writes; 0 = unknown.
-    #[inline]
-    pub fn set_origin(&mut self, origin: u64) {
-        self.carried.origin = origin;
+    /// A write has replaced an object that had expired, and that no listener has heard of.
+    #[inline(always)]
+    pub(crate) fn note_replaced(&mut self, departures: &Departures, table: TableId, key: &[u8]) {
+        if departures.wants(Departure::Expired) {
+            self.replaced.push((table, key.into()));
+        }
     }
 
     /// A key was written or removed, and that is visible, or is when the guard's transaction ends.
     #[inline(always)]
-    pub(crate) fn note_key(&mut self, table: TableId, key: &[u8]) {
-        if self.core.writes.wanted() {
+    pub(crate) fn note_key(&mut self, writes: &Writes, table: TableId, key: &[u8]) {
+        if writes.wanted() {
             self.note_wanted(table, key);
         }
     }
 
     #[cold]
     fn note_wanted(&mut self, table: TableId, key: &[u8]) {
-        self.carried.written.push(Written {
-            origin: self.carried.origin,
+        self.written.push(Written {
+            origin: self.origin,
             readers: Vec::new(),
             table,
             key: key.into(),
         });
     }
 
-    /// The guard ends, and its keys are unlocked.
-    #[cold]
-    pub(crate) fn tell_written(&mut self) {
-        let mut written = std::mem::take(&mut self.carried.written);
-        if !self.carried.reads.is_empty() {
-            std::mem::take(&mut self.carried.reads).add_to(&mut written);
+    /// Number of written keys that are noted.
+    pub(crate) fn written(&self) -> usize {
+        self.written.len()
+    }
+
+    /// The writes behind the first `noted` ones are no news for this client.
+    pub(crate) fn add_reader(&mut self, noted: usize, client: u64) {
+        let later = self.written.iter_mut().skip(noted);
+        later.for_each(|write| write.readers.push(client));
+    }
+
+    /// A client begins to read a key: as [`Guard::begin_read`](crate::Guard::begin_read), without a
+    /// draft.
+    pub(crate) fn begin_read(
+        &mut self,
+        client: u64,
+        key: &[u8],
+        remember: impl FnOnce() -> bool,
+    ) {
+        let writes = self.written.len();
+        if remember() && writes > 0 {
+            self.reads.add(client, key, writes);
         }
-        self.core.writes.tell(&written);
+    }
+
+    /// The guard is about to end, and its keys are unlocked.
+    #[inline]
+    pub(crate) fn tell_replaced(&mut self, departures: &Departures) {
+        if self.has_replaced() {
+            for (table, key) in self.take_replaced() {
+                departures.tell(Departure::Expired, table, &key);
+            }
+        }
+    }
+
+    /// The guard ends, and its keys are unlocked (writes::N1).
+    #[inline]
+    pub(crate) fn tell_written(&mut self, writes: &Writes) {
+        if !self.written.is_empty() {
+            self.tell_all_written(writes);
+        }
+    }
+
+    #[cold]
+    fn tell_all_written(&mut self, writes: &Writes) {
+        let mut written = std::mem::take(&mut self.written);
+        if !self.reads.is_empty() {
+            std::mem::take(&mut self.reads).add_to(&mut written);
+        }
+        writes.tell(&written);
     }
 }

@@ -1,8 +1,6 @@
 //! The keys that clients begin to read, and their order among the writes of a guard or a draft: a
 //! change is no news for a client that has begun to read the key after it ([`Written::readers`]).
 
-use super::Guard;
-use crate::Error;
 use crate::core::writes::Written;
 use std::collections::HashMap;
 
@@ -21,7 +19,7 @@ impl Reads {
         self.0.is_empty()
     }
 
-    fn add(&mut self, client: u64, key: &[u8], writes: usize) {
+    pub(crate) fn add(&mut self, client: u64, key: &[u8], writes: usize) {
         let read = Read { client, writes };
         let Some(reads) = self.0.get_mut(key) else {
             self.0.insert(key.into(), vec![read]);
@@ -82,35 +80,5 @@ impl DraftReads {
         for (key, read) in &mut self.keys {
             read.is_new |= remember(key);
         }
-    }
-}
-
-impl Guard<'_> {
-    /// A client begins to read a key. `remember` notes the client for the listener to writes, and
-    /// returns whether it was not noted before: then changes of the key before, under this guard or
-    /// in its draft, are no news for it. In a draft, only the first read of a key counts.
-    ///
-    /// # Errors
-    /// [`Error::GroupTooLarge`]: the draft has no memory for another key.
-    #[cold]
-    pub fn begin_read(
-        &mut self,
-        client: u64,
-        key: &[u8],
-        remember: impl FnOnce() -> bool,
-    ) -> Result<(), Error> {
-        if let Some(draft) = &mut self.draft {
-            return draft.begin_read(client, key, remember);
-        }
-        let writes = self.carried.written.len();
-        if remember() && writes > 0 {
-            self.carried.reads.add(client, key, writes);
-        }
-        Ok(())
-    }
-
-    /// Number of keys that a client has begun to read in the guard's draft. `None`: there is none.
-    pub fn draft_reads(&self) -> Option<usize> {
-        self.draft.as_ref().map(|draft| draft.reads.len())
     }
 }

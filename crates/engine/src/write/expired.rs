@@ -1,4 +1,4 @@
-//! Expired objects that a session meets, for a listener to departures.
+//! Expired objects that a guard meets, for a listener to departures.
 
 use crate::cleaner::candidate::Candidate;
 use crate::counters::add;
@@ -8,36 +8,6 @@ use crate::session::verified::{Found, Verify};
 use crate::{Departure, KeyHash, TableId};
 
 impl Guard<'_> {
-    /// A write has replaced an object that had expired, and that no listener has heard of.
-    #[inline(always)]
-    pub(super) fn note_replaced(&mut self, table: TableId, key: &[u8], was_expired: bool) {
-        if was_expired && self.core.departures.wants(Departure::Expired) {
-            self.carried.replaced.push((table, key.into()));
-        }
-    }
-
-    /// Whether writes of this guard have replaced objects that had expired, and a listener wants to
-    /// hear of these.
-    #[inline]
-    pub fn has_replaced(&self) -> bool {
-        !self.carried.replaced.is_empty()
-    }
-
-    /// The keys of these objects, since the last call. The caller tells of them when it tells of
-    /// its writes. The listener hears of others when the guard ends.
-    #[cold]
-    pub fn take_replaced(&mut self) -> Vec<(TableId, Box<[u8]>)> {
-        std::mem::take(&mut self.carried.replaced)
-    }
-
-    #[cold]
-    pub(crate) fn tell_replaced(&mut self) {
-        for (table, key) in self.take_replaced() {
-            let departures = &self.core.departures;
-            departures.tell(Departure::Expired, table, &key);
-        }
-    }
-
     /// A key was found expired: takes it out of the index if a listener wants to hear of it, so
     /// that it hears when the key is met, and once. As for the expiry pass, an entry that could
     /// still vanish stays. No bucket is locked, except those of a transaction.

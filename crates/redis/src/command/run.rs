@@ -175,8 +175,8 @@ impl Context<'_> {
                 guard.counts_reads(self.counts_reads());
                 guard.decides(self.spec.has(flag::WRITE));
                 let done = run(self, guard, hashes);
-                if guard.has_replaced() {
-                    *effects = self.notify_replaced(guard.take_replaced(), *effects);
+                if guard.notes().has_replaced() {
+                    *effects = self.notify_replaced(guard.notes().take_replaced(), *effects);
                 }
                 done
             }

@@ -4,7 +4,7 @@
 use super::context::{Context, Done};
 use crate::figures::counters::Family;
 use duramen_config::AUDIT_CLASSES;
-use duramen_engine::{Guard, KeyHash, Session, TypedWrite};
+use duramen_engine::{Guard, KeyHash, Notes, Session, TypedWrite};
 use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 
@@ -34,23 +34,27 @@ impl<'g> Access<'_, 'g> {
         }
     }
 
+    /// What the thread's session has noted about its writes.
+    #[inline]
+    fn notes(&mut self) -> Option<&mut Notes> {
+        match self {
+            Access::Guarded(guard) => Some(guard.notes()),
+            Access::Session(session) => Some(session.notes()),
+            Access::NoStore => None,
+        }
+    }
+
     /// The typed writes that are visible by now and were not looked at; `None`: there are none.
     #[inline]
     pub(crate) fn typed_writes(&mut self) -> Option<&mut Vec<TypedWrite>> {
-        let writes = match self {
-            Access::Guarded(guard) => guard.typed_writes(),
-            Access::Session(session) => session.typed_writes(),
-            Access::NoStore => return None,
-        };
-        Some(writes).filter(|writes| !writes.is_empty())
+        let writes = self.notes().map(Notes::typed_writes);
+        writes.filter(|writes| !writes.is_empty())
     }
 
-    /// As [`Guard::set_origin`].
+    /// As [`Notes::set_origin`].
     pub(crate) fn set_origin(&mut self, client: u64) {
-        match self {
-            Access::Guarded(guard) => guard.set_origin(client),
-            Access::Session(session) => session.set_origin(client),
-            Access::NoStore => {}
+        if let Some(notes) = self.notes() {
+            notes.set_origin(client);
         }
     }
 

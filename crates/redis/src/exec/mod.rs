@@ -43,7 +43,7 @@ use std::time::Duration;
 fn session(shared: &Shared, store: &Arc<Store>) -> Result<Session, duramen_engine::Error> {
     let mut session = store.session()?;
     session.set_parks(shared.tier().is_some());
-    session.note_typed_writes();
+    session.notes().note_typed_writes();
     Ok(session)
 }
 
@@ -91,7 +91,7 @@ impl Executor {
     pub fn wake_waiters(&mut self) {
         if let Some(session) = &mut self.session {
             self.local
-                .wake_waiters(&self.shared, session.typed_writes());
+                .wake_waiters(&self.shared, session.notes().typed_writes());
         }
     }
 

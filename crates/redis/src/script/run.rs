@@ -492,8 +492,8 @@ fn attempt(
             }
             running.little = draft.rewrites();
             let committed = commit(ctx, guard, (&draft, running.list))?;
-            if guard.has_replaced() {
-                ctx.notify_replaced(guard.take_replaced(), start);
+            if guard.notes().has_replaced() {
+                ctx.notify_replaced(guard.notes().take_replaced(), start);
             }
             if !committed {
                 return conflict(ctx, running, &draft);

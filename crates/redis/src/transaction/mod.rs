@@ -652,8 +652,8 @@ fn run_drafted(
             };
     }
     if let Ok(Ran::Done) = ran {
-        if guard.has_replaced() {
-            ctx.notify_replaced(guard.take_replaced(), effects);
+        if guard.notes().has_replaced() {
+            ctx.notify_replaced(guard.notes().take_replaced(), effects);
         }
     } else {
         ctx.out.truncate(start);
