@@ -1,14 +1,14 @@
 //! Drafts: the writes of a step that is not decided yet. While a guard has a draft, its operations
 //! change the draft alone, and see its values before those of the store. A draft is dropped without
-//! a trace, or applied as one group ([`Guard::apply`]).
+//! a trace, or applied as one group ([`Draft::apply`]).
 //!
 //! **Invariants**
 //! - P1: an operation under a draft takes no lock and appends nothing.
 //! - P2: a draft knows the stamp of each key that it has read from the store or changed, as it was
 //!   when the key was first met. If all of them still hold while the keys are locked
-//!   ([`Guard::holds_when_locked`]), the step has seen one moment: that of the locks. A key that
+//!   ([`Draft::holds_when_locked`]), the step has seen one moment: that of the locks. A key that
 //!   came and went meanwhile is absent at that moment too. Without locks there is no such moment
-//!   ([`Guard::still_holds`]), and a step that was told versions was told those of the first.
+//!   ([`Draft::still_holds`]), and a step that was told versions was told those of the first.
 //! - P3: under the locks of its keys, with its stamps checked and its room set aside, no write of a
 //!   draft can fail. The stamps are of verified entries (verified::V6), so none is damaged, and
 //!   none is on flash once the room is there (room::R5).
@@ -65,57 +65,54 @@ impl Guard<'_> {
         self.draft.take()
     }
 
+    /// The draft that its operations change.
     #[inline]
-    pub fn has_draft(&self) -> bool {
-        self.draft.is_some()
+    pub fn draft(&self) -> Option<&Draft> {
+        self.draft.as_deref()
     }
 
-    /// The draft that its operations change.
+    /// As [`draft`](Self::draft), to be changed.
     #[inline]
     pub fn draft_mut(&mut self) -> Option<&mut Draft> {
         self.draft.as_deref_mut()
     }
+}
 
-    /// The number by which the objects of a table will change with the draft.
-    pub fn objects_of_draft(&self, table: TableId) -> i64 {
-        let changed = self.draft.iter().flat_map(|draft| &draft.changed);
+impl Draft {
+    /// The number by which the objects of a table will change with it.
+    pub fn objects(&self, table: TableId) -> i64 {
+        let changed = self.changed.iter().filter(|one| one.table == table);
         changed
-            .filter(|one| one.table == table)
             .map(|one| i64::from(one.value.is_some()) - i64::from(!one.is_new))
             .sum()
-    }
-
-    /// Whether the store refuses new data for want of memory.
-    pub fn is_full(&self) -> bool {
-        self.core.refuses(crate::space::Purpose::Head)
     }
 
     /// P2: whether no key has changed since the draft has met it.
     ///
     /// # Errors
     /// [`Error::Cold`]: an entry has gone to flash since.
-    pub fn still_holds(&self, draft: &Draft) -> Result<bool, Error> {
-        self.compare(draft, Stamp::still_holds)
+    pub fn still_holds(&self, guard: &Guard<'_>) -> Result<bool, Error> {
+        self.compare(guard, Stamp::still_holds)
     }
 
     /// P2: whether all keys, which are locked, are as the draft has met them.
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: an entry has gone to flash since, and cannot be read.
-    pub fn holds_when_locked(&self, draft: &Draft) -> Result<bool, Error> {
-        self.compare(draft, |then, now| {
+    pub fn holds_when_locked(&self, guard: &Guard<'_>) -> Result<bool, Error> {
+        self.compare(guard, |then, now| {
             let are_absent = matches!((then, now), (Stamp::Absent { .. }, Stamp::Absent { .. }));
-            are_absent && !draft.tells_versions || then.still_holds(now)
+            are_absent && !self.tells_versions || then.still_holds(now)
         })
     }
 
     fn compare(
         &self,
-        draft: &Draft,
+        guard: &Guard<'_>,
         holds: impl Fn(&Stamp, &Stamp) -> bool,
     ) -> Result<bool, Error> {
-        for met in draft.met.borrow().iter() {
-            match self.stamp(met.table, met.hash, &met.key) {
+        for met in self.met.borrow().iter() {
+            match guard.stamp(met.table, met.hash, &met.key) {
                 Ok(stamp) if holds(&met.stamp, &stamp) => {}
                 Ok(_) | Err(Error::NoSuchTable(_)) => return Ok(false),
                 Err(error) => return Err(error),
@@ -124,15 +121,15 @@ impl Guard<'_> {
         Ok(true)
     }
 
-    /// Makes the changes of a draft (P3).
+    /// Makes its changes (P3).
     ///
     /// # Panics
     /// If the store refuses one of them.
-    pub fn apply(&mut self, draft: &Draft) {
-        for changed in &draft.changed {
+    pub fn apply(&self, guard: &mut Guard<'_>) {
+        for changed in &self.changed {
             let (table, hash, key) = (changed.table, changed.hash, &changed.key);
             if changed.value.is_none()
-                && let Ok(index) = self.index(table)
+                && let Ok(index) = guard.index(table)
             {
                 // index::X3, for the versions that were told before the key was removed.
                 index.partition(hash).raise_floor(changed.version);
@@ -140,85 +137,53 @@ impl Guard<'_> {
             if !changed.counts() {
                 continue;
             }
-            let noted = self.notes.written();
-            self.carried.version_at_least = changed.version;
+            let noted = guard.notes.written();
+            guard.carried.version_at_least = changed.version;
             let done = match &changed.value {
                 Some(value) => {
                     let bytes = (&value.bytes[..], value.is_typed);
-                    self.write_as(table, hash, key, bytes, value.expires_at_ms)
+                    guard.write_as(table, hash, key, bytes, value.expires_at_ms)
                 }
-                None => self.remove(table, hash, key),
+                None => guard.remove(table, hash, key),
             };
-            self.carried.version_at_least = 0;
+            guard.carried.version_at_least = 0;
             if let Err(error) = done {
                 panic!("a change of a draft that had room for it was refused: {error}"); // P3
             }
-            if let Some(client) = draft.reads.reader_after(key, changed.change) {
-                self.notes.add_reader(noted, client);
+            if let Some(client) = self.reads.reader_after(key, changed.change) {
+                guard.notes.add_reader(noted, client);
             }
         }
     }
 
-    /// The object of the store, and its stamp.
-    fn read_stamped(
-        &self,
-        table: TableId,
-        hash: KeyHash,
-        key: &[u8],
-    ) -> Result<(Option<Object<'_>>, Stamp), Error> {
-        let index = self.index(table)?;
-        let found = self.find(index, hash, key)?;
-        let object = found.and_then(|entry| self.object(entry));
-        let stamp = match object {
-            Some(object) => Stamp::Present {
-                version: object.version,
-            },
-            None => {
-                if found.is_some() {
-                    self.expire_now(table, index, hash, key);
-                }
-                self.stamp_of_absent(table, hash, key)?
-            }
-        };
-        Ok((object, stamp))
-    }
-
+    /// A read under the draft.
     #[cold]
     #[inline(never)]
-    pub(crate) fn read_in_draft<'g>(
+    pub(crate) fn read<'g>(
         &'g self,
-        draft: &'g Draft,
+        guard: &'g Guard<'_>,
         table: TableId,
         hash: KeyHash,
         key: &[u8],
     ) -> Result<Option<Object<'g>>, Error> {
-        if let Some(changed) = draft.find(table, hash, key) {
-            return Ok(changed.object(self.now_ms()));
+        if let Some(changed) = self.find(table, hash, key) {
+            return Ok(changed.object(guard.now_ms()));
         }
-        let (object, stamp) = self.read_stamped(table, hash, key)?;
-        draft.meet((table, hash, key), stamp)?;
+        let (object, stamp) = read_stamped(guard, table, hash, key)?;
+        self.meet((table, hash, key), stamp)?;
         Ok(object)
     }
 
-    /// The version of an object that the store would make under an absent key now.
-    fn first_version(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<u64, Error> {
-        let floor = self.index(table)?.partition(hash).floor().max(1);
-        Ok(match self.stamp_of_absent(table, hash, key)? {
-            Stamp::Absent { expired, .. } => floor.max(expired + 1),
-            Stamp::Present { .. } => floor,
-        })
-    }
-
     /// The stamp of a key that the draft has changed.
-    pub(crate) fn stamp_in_draft(
+    pub(crate) fn stamp(
         &self,
-        draft: &Draft,
+        now_ms: u64,
         table: TableId,
         hash: KeyHash,
         key: &[u8],
     ) -> Option<Stamp> {
-        let changed = draft.find(table, hash, key)?;
-        Some(match changed.object(self.now_ms()) {
+        let changed = self.find(table, hash, key)?;
+        Some(match changed.object(now_ms) {
             Some(object) => Stamp::Present {
                 version: object.version,
             },
@@ -229,27 +194,28 @@ impl Guard<'_> {
         })
     }
 
+    /// An update under the guard's draft.
     #[cold]
     #[inline(never)]
-    pub(crate) fn update_in_draft<'v>(
-        &mut self,
+    pub(crate) fn update<'v>(
+        guard: &mut Guard<'_>,
         (table, hash, key): (TableId, KeyHash, &[u8]),
         decide: &mut dyn FnMut(Option<Object<'_>>, &mut Vec<u8>) -> Decision<'v>,
     ) -> Result<Outcome, Error> {
-        let Some(mut draft) = self.draft.take() else {
+        let Some(mut draft) = guard.draft.take() else {
             return Err(Error::TryAgain); // the caller has looked
         };
-        let mut scratch = std::mem::take(self.scratch);
+        let mut scratch = std::mem::take(guard.scratch);
         scratch.clear();
-        let done = self.change_draft(&mut draft, (table, hash, key), &mut scratch, decide);
-        *self.scratch = scratch;
-        self.draft = Some(draft);
+        let done = draft.decide(guard, (table, hash, key), &mut scratch, decide);
+        *guard.scratch = scratch;
+        guard.draft = Some(draft);
         done
     }
 
-    fn change_draft<'v>(
-        &self,
-        draft: &mut Draft,
+    fn decide<'v>(
+        &mut self,
+        guard: &Guard<'_>,
         (table, hash, key): (TableId, KeyHash, &[u8]),
         scratch: &mut Vec<u8>,
         decide: &mut dyn FnMut(Option<Object<'_>>, &mut Vec<u8>) -> Decision<'v>,
@@ -268,7 +234,7 @@ impl Guard<'_> {
                 }),
             };
         }
-        let object = self.read_in_draft(draft, table, hash, key)?;
+        let object = self.read(guard, table, hash, key)?;
         let before = object.map(|object| object.version);
         let decision = decide(object, scratch);
         let value = match decision {
@@ -278,7 +244,7 @@ impl Guard<'_> {
                     after: before,
                 });
             }
-            decision => self.decided(decision, scratch),
+            decision => decided(guard, decision, scratch),
         };
         if let Some(value) = &value
             && value.bytes.len() > VALUE_BYTES_MAX
@@ -288,7 +254,7 @@ impl Guard<'_> {
                 limit: VALUE_BYTES_MAX,
             });
         }
-        if value.is_none() && before.is_none() && draft.find(table, hash, key).is_none() {
+        if value.is_none() && before.is_none() && self.find(table, hash, key).is_none() {
             return Ok(Outcome {
                 before,
                 after: None,
@@ -296,56 +262,93 @@ impl Guard<'_> {
         }
         let is_put = value.is_some();
         let first = match before {
-            Some(_) => self.core.version_after(0),
-            None => self.first_version(table, hash, key)?,
+            Some(_) => guard.core.version_after(0),
+            None => first_version(guard, table, hash, key)?,
         };
         let met = object.map(|object| (object.version, object.value.len()));
-        let version = draft.change((table, hash, key), value, (met, first))?;
+        let version = self.change((table, hash, key), value, (met, first))?;
         Ok(Outcome {
             before,
             after: is_put.then_some(version),
         })
     }
 
-    /// The value of a decision to change an object; `None`: the object is to be removed.
-    fn decided(&self, decision: Decision<'_>, scratch: &[u8]) -> Option<Value> {
-        let (bytes, is_typed, expires_at_ms) = match decision {
-            Decision::Put {
-                value,
-                expires_at_ms,
-            } => (value, false, expires_at_ms),
-            Decision::PutScratch { expires_at_ms } => (scratch, false, expires_at_ms),
-            Decision::PutTyped { expires_at_ms } => (scratch, true, expires_at_ms),
-            Decision::Remove | Decision::Keep => return None,
-        };
-        (!self.is_past(expires_at_ms)).then(|| Value {
-            bytes: bytes.to_vec(),
-            is_typed,
-            expires_at_ms,
-        })
-    }
-
     /// The objects of a walk as the draft has them.
-    pub(crate) fn show_in_draft(
+    pub(crate) fn show(
         &self,
-        draft: &Draft,
+        guard: &Guard<'_>,
         table: TableId,
         object: Object<'_>,
         show: &mut dyn FnMut(Object<'_>),
     ) {
-        match draft.find(table, self.hash(object.key), object.key) {
+        match self.find(table, guard.hash(object.key), object.key) {
             None => show(object),
-            Some(changed) => changed.object(self.now_ms()).into_iter().for_each(show),
+            Some(changed) => changed.object(guard.now_ms()).into_iter().for_each(show),
         }
     }
 
     /// The objects that only the draft has.
-    pub(crate) fn show_new(&self, draft: &Draft, table: TableId, show: &mut dyn FnMut(Object<'_>)) {
-        let new = draft
+    pub(crate) fn show_new(&self, now_ms: u64, table: TableId, show: &mut dyn FnMut(Object<'_>)) {
+        let new = self
             .changed
             .iter()
             .filter(|one| one.is_new && one.table == table);
-        new.filter_map(|one| one.object(self.now_ms()))
-            .for_each(show);
+        new.filter_map(|one| one.object(now_ms)).for_each(show);
     }
+}
+
+/// The object of the store, and its stamp.
+fn read_stamped<'g>(
+    guard: &'g Guard<'_>,
+    table: TableId,
+    hash: KeyHash,
+    key: &[u8],
+) -> Result<(Option<Object<'g>>, Stamp), Error> {
+    let index = guard.index(table)?;
+    let found = guard.find(index, hash, key)?;
+    let object = found.and_then(|entry| guard.object(entry));
+    let stamp = match object {
+        Some(object) => Stamp::Present {
+            version: object.version,
+        },
+        None => {
+            if found.is_some() {
+                guard.expire_now(table, index, hash, key);
+            }
+            guard.stamp_of_absent(table, hash, key)?
+        }
+    };
+    Ok((object, stamp))
+}
+
+/// The version of an object that the store would make under an absent key now.
+fn first_version(
+    guard: &Guard<'_>,
+    table: TableId,
+    hash: KeyHash,
+    key: &[u8],
+) -> Result<u64, Error> {
+    let floor = guard.index(table)?.partition(hash).floor().max(1);
+    Ok(match guard.stamp_of_absent(table, hash, key)? {
+        Stamp::Absent { expired, .. } => floor.max(expired + 1),
+        Stamp::Present { .. } => floor,
+    })
+}
+
+/// The value of a decision to change an object; `None`: the object is to be removed.
+fn decided(guard: &Guard<'_>, decision: Decision<'_>, scratch: &[u8]) -> Option<Value> {
+    let (bytes, is_typed, expires_at_ms) = match decision {
+        Decision::Put {
+            value,
+            expires_at_ms,
+        } => (value, false, expires_at_ms),
+        Decision::PutScratch { expires_at_ms } => (scratch, false, expires_at_ms),
+        Decision::PutTyped { expires_at_ms } => (scratch, true, expires_at_ms),
+        Decision::Remove | Decision::Keep => return None,
+    };
+    (!guard.is_past(expires_at_ms)).then(|| Value {
+        bytes: bytes.to_vec(),
+        is_typed,
+        expires_at_ms,
+    })
 }

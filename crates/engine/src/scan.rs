@@ -117,7 +117,7 @@ impl<'s> Walks<'_, 's> {
         if let Some(draft) = guard.draft.as_deref()
             && cursor == 0
         {
-            guard.show_new(draft, table, &mut show);
+            draft.show_new(guard.now_ms(), table, &mut show);
         }
         let index = guard.index(table)?;
         let Some((mut partition, mut tag)) = index.at_position(cursor) else {
@@ -145,7 +145,7 @@ impl<'s> Walks<'_, 's> {
                         shown += 1;
                         match guard.draft.as_deref() {
                             None => show(object),
-                            Some(draft) => guard.show_in_draft(draft, table, object, &mut show),
+                            Some(draft) => draft.show(guard, table, object, &mut show),
                         }
                     }
                 };

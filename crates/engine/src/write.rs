@@ -19,6 +19,7 @@ use crate::index::Index;
 use crate::index::bucket::{Locking, Slot};
 use crate::index::change::{Change, Counted, Dropped};
 use crate::log::Log;
+use crate::session::draft::Draft;
 use crate::session::order::Buried;
 use crate::session::roll::{roll, takes};
 use crate::session::verified::{Found, Verify};
@@ -110,7 +111,7 @@ impl<'s> Guard<'s> {
         mut decide: impl FnMut(Option<Object<'_>>, &mut Vec<u8>) -> Decision<'v>,
     ) -> Result<Outcome, Error> {
         if self.draft.is_some() {
-            return self.update_in_draft((table, hash, key), &mut decide);
+            return Draft::update(self, (table, hash, key), &mut decide);
         }
         check_key(key)?;
         let mut index_search = IndexSearch::default();
@@ -581,7 +582,7 @@ impl<'s> Guard<'s> {
     /// [`Error::NoSuchTable`].
     pub fn remove(&mut self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Outcome, Error> {
         if self.draft.is_some() {
-            return self.update_in_draft((table, hash, key), &mut |_, _| Decision::Remove);
+            return Draft::update(self, (table, hash, key), &mut |_, _| Decision::Remove);
         }
         let index = self.index(table)?;
         // An object that a load evicted may be on disk though its partition has never had a key.

@@ -441,7 +441,7 @@ impl<'s> Guard<'s> {
         key: &[u8],
     ) -> Result<Option<Object<'_>>, Error> {
         if let Some(draft) = &self.draft {
-            return self.read_in_draft(draft, table, hash, key);
+            return draft.read(self, table, hash, key);
         }
         let index = self.index(table)?;
         let Some(entry) = self.find(index, hash, key)? else {
@@ -468,7 +468,7 @@ impl<'s> Guard<'s> {
         key: &[u8],
     ) -> Result<(Option<Object<'_>>, Seen<'_>), Error> {
         if let Some(draft) = &self.draft {
-            return Ok((self.read_in_draft(draft, table, hash, key)?, Seen(None)));
+            return Ok((draft.read(self, table, hash, key)?, Seen(None)));
         }
         let index = self.index(table)?;
         let Some((view, place, slot, entry)) = self.find_slot(index, hash, key)? else {
@@ -554,7 +554,7 @@ impl<'s> Guard<'s> {
     /// [`Error::NoSuchTable`].
     pub fn stamp(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Stamp, Error> {
         if let Some(draft) = &self.draft
-            && let Some(stamp) = self.stamp_in_draft(draft, table, hash, key)
+            && let Some(stamp) = draft.stamp(self.now_ms(), table, hash, key)
         {
             return Ok(stamp);
         }
@@ -632,6 +632,11 @@ impl<'s> Guard<'s> {
                 Ok(())
             }
         }
+    }
+
+    /// Whether the store refuses new data for want of memory.
+    pub fn is_full(&self) -> bool {
+        self.core.refuses(Purpose::Head)
     }
 
     /// Whether all other sessions are kept out ([`Session::pin_exclusive`]).

@@ -61,10 +61,10 @@ fn commit(guard: &mut Guard<'_>) -> bool {
     if !keys.is_empty() {
         guard.lock_keys(&keys).expect("locks");
     }
-    let holds = guard.still_holds(&draft).expect("stamps");
+    let holds = draft.still_holds(guard).expect("stamps");
     if holds {
         guard.set_aside(draft.room()).expect("room");
-        guard.apply(&draft);
+        draft.apply(guard);
     }
     guard.unlock_keys();
     holds

@@ -171,12 +171,12 @@ pub(crate) fn commit(
     let mut holds = false;
     let locked = std::mem::replace(&mut ctx.locked, guard.is_alone() && draft.only_removes());
     let done = ctx.locked_for_room(guard, &keys, |ctx, guard, room| {
-        holds = check(ctx, guard, view)? && guard.holds_when_locked(draft)?;
+        holds = check(ctx, guard, view)? && draft.holds_when_locked(guard)?;
         if holds {
             *room = draft.room();
             guard.set_aside(*room)?;
             guard.warm_alone(keys.iter().copied())?;
-            guard.apply(draft);
+            draft.apply(guard);
         }
         Ok(())
     });
@@ -199,9 +199,9 @@ fn commit_unlocked(
     (draft, view): (&Draft, Option<&View>),
     mut check: impl FnMut(&mut Context<'_>, &Guard<'_>, Option<&View>) -> Result<bool, Failure>,
 ) -> Result<bool, Failure> {
-    let holds = check(ctx, guard, view)? && guard.still_holds(draft)?;
+    let holds = check(ctx, guard, view)? && draft.still_holds(guard)?;
     if holds {
-        guard.apply(draft); // it has told versions
+        draft.apply(guard); // it has told versions
     }
     Ok(holds)
 }

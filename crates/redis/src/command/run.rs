@@ -44,7 +44,7 @@ impl Context<'_> {
             self.overflowed(start, effects);
         } else if let Err(failure) = done {
             if let Access::Guarded(guard) = &access
-                && guard.has_draft()
+                && guard.draft().is_some()
                 && let Some(abandoned) = Abandoned::of_step(&failure, self.spec)
             {
                 self.local.abandoned.get_or_insert(abandoned);

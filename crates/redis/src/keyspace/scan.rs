@@ -295,5 +295,5 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHa
 pub(crate) fn dbsize(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
     let objects = ctx.shared.store().objects(ctx.table);
     ctx.settle_all();
-    ctx.integer(objects as i64 + guard.objects_of_draft(ctx.table))
+    ctx.integer(objects as i64 + guard.draft().map_or(0, |draft| draft.objects(ctx.table)))
 }

@@ -721,7 +721,7 @@ fn admit(
     }
     let allows_oom = call.flags.declared;
     // Behind its first write the commit refuses all of it, or nothing.
-    let is_first = guard.draft_mut().is_none_or(|draft| draft.is_empty());
+    let is_first = guard.draft().is_none_or(|draft| draft.is_empty());
     if spec.has(flag::DENYOOM) && !allows_oom && is_first && guard.is_full() {
         let text = "OOM command not allowed when used memory > 'maxmemory'.";
         ctx.shared.note_if_full("OOM", text);

@@ -305,7 +305,7 @@ impl Context<'_> {
             return Ok(()); // its writes are not told of (`Shared::keys_written`)
         }
         let draft_reads = match access {
-            Access::Guarded(guard) => guard.draft_mut().map(|draft| draft.reads()),
+            Access::Guarded(guard) => guard.draft().map(|draft| draft.reads()),
             _ => None,
         };
         if draft_reads == Some(0) {

@@ -139,7 +139,7 @@ pub(crate) fn computed_at_once(
     hashes: &[KeyHash],
     mut run: impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
 ) -> Done {
-    if ctx.locked || guard.has_draft() || ctx.spec.key_positions(&ctx.args).nth(1).is_none() {
+    if ctx.locked || guard.draft().is_some() || ctx.spec.key_positions(&ctx.args).nth(1).is_none() {
         return at_once(ctx, guard, hashes, run);
     }
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
