@@ -94,7 +94,7 @@ impl Guard<'_> {
     /// Outside of [`lock_keys`](Self::lock_keys) and of an exclusive guard.
     pub fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
         assert!(
-            self.transaction.is_some() || self.alone,
+            self.locks.are_taken() || self.alone,
             "a completion belongs to a group"
         );
         let core = self.core;

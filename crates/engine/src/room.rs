@@ -98,7 +98,7 @@ impl Guard<'_> {
             return Ok(());
         }
         assert!(
-            self.transaction.is_some() || self.alone,
+            self.locks.are_taken() || self.alone,
             "room is set aside for a step"
         );
         let core = self.core;
@@ -111,8 +111,7 @@ impl Guard<'_> {
         } else {
             self.settle_locked()?;
         }
-        let transaction = self.transaction.as_ref();
-        if room.objects_bytes > 0 && transaction.is_some_and(|keys| keys.is_crowded()) {
+        if room.objects_bytes > 0 && self.locks.are_crowded() {
             return Err(Error::Crowded);
         }
         let bytes = self.bytes_of(room);

@@ -564,7 +564,7 @@ impl Store {
             let (hash, mut is_expired) = (guard.hash(key), false);
             // With its key locked, a guard cleans, and waits for memory for a moment only: the
             // caller may be the thread that frees it.
-            match guard.lock_key_briefly(*table, hash) {
+            match guard.lock_keys_expecting(&[(*table, hash)], Default::default()) {
                 Err(Error::NoSuchTable(_)) => continue,
                 locked => locked?,
             }

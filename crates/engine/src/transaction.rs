@@ -24,26 +24,12 @@
 //!   which may wait for this one's. Other keys are read on a draft, before the locks.
 
 use crate::cleaner::index_search::IndexSearch;
-use crate::index::bucket::Locking;
-use crate::index::{Partition, Resize};
 use crate::room::Room;
-use crate::session::lock_tables::LockTables;
+use crate::session::Guard;
 use crate::session::roll::{roll, takes};
-use crate::session::{Guard, Transaction};
 use crate::space::Purpose;
 use crate::{Error, KeyHash, TableId};
 use duramen_base::waits::{LongWait, Resource};
-
-impl Transaction<'_> {
-    /// True if a key that does not exist yet would be refused ([`Error::Crowded`]).
-    pub(crate) fn is_crowded(&self) -> bool {
-        let mut buckets = self.tables.buckets.iter();
-        buckets.any(|(view, home)| view.is_crowded_at(*home))
-    }
-}
-
-/// A session keeps the tables of at most this many keys between its steps.
-const KEYS_KEPT: usize = 256;
 
 /// The keys in the order in which they are locked (T1).
 #[cold]
@@ -63,21 +49,7 @@ const HEAD_ROOM_BYTES: usize = 256 << 10;
 /// for more.
 pub const ROOM_ATTEMPTS_MAX: u32 = 8;
 
-/// Steps of more keys are not checked by [`Guard::may_read`].
-const CHECKED_KEYS_MAX: usize = 1024;
-
 impl<'s> Guard<'s> {
-    /// T8, for an assertion.
-    pub(crate) fn may_read(&self, partition: &Partition, tag: u64) -> bool {
-        let places = self.transaction.as_ref().map(|it| &it.tables.places);
-        places.is_none_or(|places| {
-            let is = |(one, its_tag): &(&Partition, u64)| {
-                std::ptr::eq(*one, partition) && *its_tag == tag
-            };
-            places.len() > CHECKED_KEYS_MAX || places.iter().any(is)
-        })
-    }
-
     /// Makes the operations of this guard on these keys one atomic step: other sessions see all of
     /// them or none, from the first call until [`unlock_keys`](Self::unlock_keys). Writes in
     /// between must be to these keys only. A second call ends the first step and begins another.
@@ -93,8 +65,8 @@ impl<'s> Guard<'s> {
     /// As [`lock_keys`](Self::lock_keys), for a caller that has found memory for about `room`
     /// before. With keys locked, memory is sought for a moment only, so
     /// [`set_aside`](Self::set_aside) may fail although others would make room. Then
-    /// [`was_starved`](Self::was_starved) is true, and the caller unlocks and tries again, a few
-    /// times.
+    /// [`Locks::was_starved`](crate::Locks::was_starved) is true, and the caller unlocks and tries
+    /// again, a few times.
     ///
     /// # Errors
     /// As there.
@@ -105,16 +77,6 @@ impl<'s> Guard<'s> {
     ) -> Result<(), Error> {
         self.unlock_keys();
         self.lock_briefly(keys, room)
-    }
-
-    /// As [`lock_keys_expecting`](Self::lock_keys_expecting), for one key.
-    pub(crate) fn lock_key_briefly(&mut self, table: TableId, hash: KeyHash) -> Result<(), Error> {
-        self.lock_keys_expecting(&[(table, hash)], Room::default())
-    }
-
-    /// True if the open step has looked for memory in vain.
-    pub fn was_starved(&self) -> bool {
-        self.transaction.as_ref().is_some_and(|t| t.starved)
     }
 
     /// As [`lock_keys`](Self::lock_keys), with room for the writes of the step: they cannot fail
@@ -131,7 +93,7 @@ impl<'s> Guard<'s> {
                 .set_windows_aside(room) // T5
                 .and_then(|()| self.lock_briefly(keys, room))
                 .and_then(|()| self.set_room_aside(room, false));
-            let again = attempt < ROOM_ATTEMPTS_MAX && self.was_starved();
+            let again = attempt < ROOM_ATTEMPTS_MAX && self.locks.was_starved();
             if done.is_err() {
                 self.unlock_keys();
             }
@@ -145,9 +107,7 @@ impl<'s> Guard<'s> {
     /// Locks the keys, and keeps the windows that were set aside.
     fn lock_briefly(&mut self, keys: &[(TableId, KeyHash)], room: Room) -> Result<(), Error> {
         self.lock_all(keys, room)?;
-        if let Some(transaction) = &mut self.transaction {
-            transaction.brief = true;
-        }
+        self.locks.make_brief();
         Ok(())
     }
 
@@ -166,55 +126,38 @@ impl<'s> Guard<'s> {
         let mut waiting = LongWait::new(Resource::Key, &[Resource::Pin, Resource::Head]);
         loop {
             self.take_head(); // T4
-            let mut tables = self.take_tables();
+            let mut tables = self.locks.take_tables();
             for (table, hash) in keys {
                 let index = self.index(*table)?;
-                tables
-                    .places
-                    .push((index.partition(*hash), index.tag(*hash)));
+                tables.add(index.partition(*hash), index.tag(*hash));
             }
-            if !self.reserve_room(&mut tables)? {
+            if !tables.reserve_room(self.core, self.me)? {
                 self.make_index_room(&mut index_search)?;
                 continue;
             }
-            if self.lock_buckets(&mut tables) {
-                self.transaction = Some(Transaction {
-                    tables,
-                    removed: Vec::new(),
-                    unsettled: Vec::new(),
-                    starved: false,
-                    brief: false,
-                });
-                // A resize that was in progress when room was reserved may not have seen it. From
-                // now on there is none.
-                let transaction = self.transaction.iter().flat_map(|t| &t.tables.reserved);
-                if transaction.fold(true, |kept, (partition, _)| {
-                    kept && partition.has_its_room()
-                }) {
-                    if let Err(error) = self.check_generation() {
-                        self.let_go();
-                        return Err(error);
-                    }
-                    let unsettled = self.unsettled(keys);
-                    if settle_attempts < SETTLE_ATTEMPTS_MAX && !unsettled.is_empty() {
-                        settle_attempts += 1;
-                        self.let_go();
-                        self.settle_before(keys); // T7
-                        continue;
-                    }
-                    if let Some(transaction) = &mut self.transaction {
-                        transaction.unsettled = unsettled;
-                    }
-                    if let Some(log) = &self.core.log
-                        && let Some(tail) = &mut self.tail
-                    {
-                        log.begin_group(tail);
-                    }
-                    return Ok(());
+            if !tables.lock_buckets(self.me) {
+                tables.unreserve();
+            } else if self.locks.open(tables) {
+                if let Err(error) = self.check_generation() {
+                    self.let_go();
+                    return Err(error);
                 }
-                self.let_go();
+                let unsettled = self.unsettled(keys);
+                if settle_attempts < SETTLE_ATTEMPTS_MAX && !unsettled.is_empty() {
+                    settle_attempts += 1;
+                    self.let_go();
+                    self.settle_before(keys); // T7
+                    continue;
+                }
+                self.locks.set_unsettled(unsettled);
+                if let Some(log) = &self.core.log
+                    && let Some(tail) = &mut self.tail
+                {
+                    log.begin_group(tail);
+                }
+                return Ok(());
             } else {
-                unreserve(&tables.reserved);
+                self.let_go();
             }
             waiting.wait();
         }
@@ -249,68 +192,6 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// T2: reserves room in every partition, and grows those that have too little. False: there is
-    /// no memory to grow, and nothing is reserved.
-    ///
-    /// # Errors
-    /// [`Error::Damaged`]: a partition cannot grow (bucket::B7), and nothing is reserved.
-    fn reserve_room(&self, tables: &mut LockTables<'s>) -> Result<bool, Error> {
-        for group in tables.places.chunk_by(|a, b| std::ptr::eq(a.0, b.0)) {
-            let (partition, inserts) = (group[0].0, group.len() as i64);
-            let mut waiting = LongWait::new(Resource::Partition, &[Resource::Pin, Resource::Head]);
-            while partition.view().len() == 0 || !partition.reserve(inserts) {
-                match partition.resize(inserts, self.me, self.core.resources()) {
-                    Resize::Damaged if self.core.mends_partition(partition) => {}
-                    Resize::Damaged => {
-                        unreserve(&tables.reserved);
-                        return Err(Error::Damaged);
-                    }
-                    Resize::NoMemory => {
-                        unreserve(&tables.reserved);
-                        return Ok(false);
-                    }
-                    Resize::Done | Resize::Busy => waiting.wait(),
-                }
-            }
-            tables.reserved.push((partition, inserts));
-        }
-        Ok(true)
-    }
-
-    /// Locks all home buckets in order (T1). False: a partition was resized meanwhile, and no
-    /// bucket is locked.
-    fn lock_buckets(&self, tables: &mut LockTables<'s>) -> bool {
-        let buckets = &mut tables.buckets;
-        for (partition, tag) in &tables.places {
-            let view = partition.view();
-            let home = view.home(*tag);
-            if let Some((last, bucket)) = buckets.last()
-                && *bucket == home
-                && std::ptr::eq(last.line(0), view.line(0))
-            {
-                continue;
-            }
-            match view.lock(home, self.me) {
-                Locking::Taken => {
-                    view.begin_transaction(home);
-                    buckets.push((view, home));
-                }
-                Locking::Moved | Locking::Mine | Locking::Busy => {
-                    buckets
-                        .iter()
-                        .for_each(|(view, bucket)| view.unlock(*bucket));
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    /// Empty tables, in memory that the session has kept.
-    fn take_tables(&mut self) -> LockTables<'s> {
-        std::mem::take(&mut self.carried.lock_tables).emptied()
-    }
-
     /// Ends the atomic step: others see it. Does nothing if there is none.
     pub fn unlock_keys(&mut self) {
         self.give_room_back();
@@ -319,7 +200,7 @@ impl<'s> Guard<'s> {
 
     /// As [`unlock_keys`](Self::unlock_keys), but keeps the windows that were set aside.
     fn let_go(&mut self) {
-        let Some(transaction) = self.transaction.take() else {
+        let Some(step) = self.locks.take() else {
             return;
         };
         // Before any other thread can see the keys, so that a thread that sees one may append over
@@ -330,26 +211,8 @@ impl<'s> Guard<'s> {
             {
                 log.end_group(self.head.number, tail);
             }
-            self.note_removals(log, &transaction.removed);
+            self.note_removals(log, step.removed());
         }
-        for (view, bucket) in &transaction.tables.buckets {
-            view.unlock(*bucket);
-        }
-        for (partition, inserts) in &transaction.tables.reserved {
-            partition.unreserve(*inserts);
-            let buckets = partition.view().len();
-            if partition.wants_growth(buckets) || partition.wants_shrinking(buckets) {
-                self.resize(partition);
-            }
-        }
-        if transaction.tables.places.capacity() <= KEYS_KEPT {
-            self.carried.lock_tables = transaction.tables.emptied();
-        }
+        self.locks.end(step, self.core, self.me);
     }
-}
-
-fn unreserve(reserved: &[(&Partition, i64)]) {
-    reserved
-        .iter()
-        .for_each(|(partition, inserts)| partition.unreserve(*inserts));
 }

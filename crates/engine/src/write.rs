@@ -119,7 +119,7 @@ impl<'s> Guard<'s> {
             self.take_head();
             // A transaction has checked this when it locked, and a thread that waits for guards
             // waits for the transaction's head.
-            if self.transaction.is_none() {
+            if !self.locks.are_taken() {
                 self.check_generation()?;
             }
             // Looked up each time: a guard that had to wait was outside meanwhile, and the table
@@ -396,8 +396,8 @@ impl<'s> Guard<'s> {
             }
         }
         self.unlock(&locked);
-        if self.transaction.is_none() && locked.partition.wants_shrinking(locked.view.len()) {
-            self.resize(locked.partition);
+        if !self.locks.are_taken() && locked.partition.wants_shrinking(locked.view.len()) {
+            self.core.resize(locked.partition, self.me);
         }
         Ok(true)
     }
@@ -529,10 +529,10 @@ impl<'s> Guard<'s> {
     #[inline(always)]
     fn after_put(&self, locked: &Locked<'_>) {
         if locked.found.is_none()
-            && self.transaction.is_none()
+            && !self.locks.are_taken()
             && locked.partition.wants_growth(locked.view.len())
         {
-            self.resize(locked.partition);
+            self.core.resize(locked.partition, self.me);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::epoch::{Epochs, SESSIONS_MAX, SlotId, VISITORS};
 use crate::exclusive::Exclusive;
 use crate::head::{Head, Processor};
 use crate::index::arena::Arena;
-use crate::index::{Index, Resources};
+use crate::index::{Index, Partition, Resources};
 use crate::log::{Log, Swaps};
 use crate::space::Purpose;
 use crate::space::segment::State;
@@ -259,6 +259,15 @@ impl Core {
             space: &self.space,
             epochs: &self.epochs,
         }
+    }
+
+    /// Resizes a partition after an operation of owner `me`, if its load requires it. The caller
+    /// holds no bucket lock.
+    #[cold]
+    pub fn resize(&self, partition: &Partition, me: u16) {
+        // A refusal (no memory, a transaction) does no harm: the next insert tries again, until the
+        // view is full.
+        let _ = partition.resize(0, me, self.resources());
     }
 
     /// Counters of all actors that append: heads and guests.

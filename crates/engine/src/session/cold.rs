@@ -36,7 +36,7 @@ impl Guard<'_> {
     /// [`Error::Cold`], [`Error::FlashFailed`].
     #[cold]
     pub(crate) fn meet_cold(&self, location: u64) -> Result<(), Error> {
-        let waits = self.transaction.is_some() || self.alone;
+        let waits = self.locks.are_taken() || self.alone;
         self.meet_cold_or_wait(location, waits)
     }
 
@@ -74,7 +74,7 @@ impl Guard<'_> {
         if self.core.tier.is_none() {
             return Ok(());
         }
-        let mut places = self.transaction.iter().flat_map(|it| &it.tables.places);
+        let mut places = self.locks.places().iter();
         places.try_for_each(|(partition, tag)| self.warm_tagged(partition, *tag))
     }
 

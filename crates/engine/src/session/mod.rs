@@ -7,7 +7,8 @@
 
 mod cold;
 pub(crate) mod draft;
-pub(crate) mod lock_tables;
+mod lock_tables;
+pub(crate) mod locks;
 mod notes;
 pub(crate) mod order;
 mod reads;
@@ -15,6 +16,7 @@ pub(crate) mod roll;
 mod summed;
 pub(crate) mod verified;
 
+pub use locks::Locks;
 pub use notes::{Notes, TypedWrite};
 
 use crate::core::Core;
@@ -55,6 +57,8 @@ pub struct Session {
     scratch: Vec<u8>,
     carried: Carried,
     notes: Notes,
+    /// Memory for the locks of its next step.
+    lock_tables: LockTables<'static>,
 }
 
 /// State that a session keeps from guard to guard.
@@ -73,8 +77,6 @@ pub(crate) struct Carried {
     pub holding: Holding,
     /// The least version that its next writes give; 0 = any.
     pub version_at_least: u64,
-    /// Memory for the locks of its next step.
-    pub lock_tables: LockTables<'static>,
 }
 
 impl Store {
@@ -113,7 +115,6 @@ impl Session {
             entry_bytes: Cell::new(16 * 128),
             holding: Holding::default(),
             version_at_least: 0,
-            lock_tables: LockTables::default(),
         };
         Session {
             me: slot.0 as u16 + 1,
@@ -123,6 +124,7 @@ impl Session {
             scratch: Vec::new(),
             carried,
             notes: Notes::default(),
+            lock_tables: LockTables::default(),
         }
     }
 
@@ -178,7 +180,7 @@ impl Session {
             carried: &mut self.carried,
             notes: &mut self.notes,
             now_ms: Cell::new(0),
-            transaction: None,
+            locks: Locks::new(&mut self.lock_tables),
             draft: None,
             alone,
             own: None,
@@ -225,7 +227,7 @@ pub struct Guard<'s> {
     pub(crate) carried: &'s mut Carried,
     pub(crate) notes: &'s mut Notes,
     now_ms: Cell<u64>,
-    pub(crate) transaction: Option<Transaction<'s>>,
+    pub(crate) locks: Locks<'s>,
     /// Its operations change this draft instead of the store.
     pub(crate) draft: Option<Box<draft::Draft>>,
     /// No other session is in the store.
@@ -265,20 +267,6 @@ pub(crate) struct Locked<'s> {
     /// The lock belongs to the guard's transaction and outlives the update.
     pub(crate) in_transaction: bool,
     pub(crate) found: Option<(&'s AtomicU64, Slot, Entry<'s>)>,
-}
-
-/// State of a guard between `lock_keys` and `unlock_keys`.
-pub struct Transaction<'s> {
-    pub(crate) tables: LockTables<'s>,
-    /// The keys that it has removed, for `removals`.
-    pub(crate) removed: Vec<(&'s Partition, KeyHash)>,
-    /// Predecessors of its keys that may still be lost in other heads, after it has unlocked its
-    /// keys as often as it may (transaction::T7).
-    pub(crate) unsettled: Vec<(u16, u64)>,
-    /// It has waited for memory in vain (transaction::T5) and does not wait again.
-    pub(crate) starved: bool,
-    /// It waits for memory for a moment only: its caller unlocks the keys, and tries again.
-    pub(crate) brief: bool,
 }
 
 impl<'s> Guard<'s> {
@@ -341,7 +329,7 @@ impl<'s> Guard<'s> {
     /// Leaves the store and enters it again: memory that was read before may be reused now. For
     /// guards that are kept over several batches.
     pub fn refresh(&mut self) {
-        if !self.alone && self.transaction.is_none() {
+        if !self.alone && !self.locks.are_taken() {
             self.tail = None; // no session may wait for this head while we wait to enter
             self.core.epochs.unpin(self.slot);
             self.core.enter(self.slot);
@@ -374,7 +362,7 @@ impl<'s> Guard<'s> {
     /// may be alone soon.
     #[cold]
     fn wait_for_head(&mut self) {
-        debug_assert!(self.transaction.is_none(), "a transaction has its head");
+        debug_assert!(!self.locks.are_taken(), "a transaction has its head");
         self.left |= !self.alone;
         loop {
             if !self.alone {
@@ -514,7 +502,7 @@ impl<'s> Guard<'s> {
     ) -> Result<Option<(View<'i>, &'i AtomicU64, Slot, Entry<'s>)>, Error> {
         let partition = index.partition(hash);
         debug_assert!(
-            self.may_read(partition, index.tag(hash)),
+            self.locks.may_read(partition, index.tag(hash)),
             "a key is read under locks that do not include its own"
         );
         let (view, place, slot, here) = loop {
@@ -604,6 +592,11 @@ impl<'s> Guard<'s> {
             let bucket_bytes = (partition.view().len() * 64) as u64;
             entry.padded_bytes as u64 + bucket_bytes / partition.count().max(1) as u64
         }))
+    }
+
+    /// The keys that it has locked.
+    pub fn locks(&self) -> &Locks<'s> {
+        &self.locks
     }
 
     /// What is noted about its writes.
@@ -712,15 +705,6 @@ impl<'s> Guard<'s> {
 
     pub fn memory_bytes(&self) -> u64 {
         self.core.space.budget.limit()
-    }
-
-    /// Resizes a partition after an operation if its load requires it. The caller holds no bucket
-    /// lock.
-    #[cold]
-    pub(crate) fn resize(&self, partition: &Partition) {
-        // A refusal (no memory, a transaction) does no harm: the next insert tries again, until the
-        // view is full.
-        let _ = partition.resize(0, self.me, self.core.resources());
     }
 }
 

@@ -263,7 +263,7 @@ impl<'s> Guard<'s> {
             return Ok(true);
         }
         // transaction::T4: a transaction keeps its head, whatever it has written so far.
-        if self.transaction.is_some() || self.alone {
+        if self.locks.are_taken() || self.alone {
             // The bucket stays locked, so no other predecessor can come.
             for (stream, end) in places.iter().filter(elsewhere) {
                 if let Err(error) = log.wait_synced(*stream, *end, &[Key, Head]) {
@@ -310,7 +310,7 @@ impl<'s> Guard<'s> {
             return log.wait_synced(stream, end, &[Door, Pin]);
         }
         assert!(
-            self.transaction.is_none(),
+            !self.locks.are_taken(),
             "N1: a transaction lets go first"
         );
         self.keep_own();
@@ -355,10 +355,10 @@ impl<'s> Guard<'s> {
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`].
     pub(crate) fn settle_locked(&mut self) -> Result<(), Error> {
-        let (Some(log), Some(transaction)) = (&self.core.log, &mut self.transaction) else {
+        let Some(log) = &self.core.log else {
             return Ok(());
         };
-        for (stream, end) in transaction.unsettled.drain(..) {
+        for (stream, end) in self.locks.take_unsettled() {
             log.wait_synced(stream, end, &[Key, Head])?;
         }
         Ok(())
@@ -506,12 +506,11 @@ impl<'s> Guard<'s> {
         log.streams[self.head.number].publish(end, tail.in_group());
         self.head.counters.note_tombstone(bytes);
         self.carried.appended += bytes as u64;
-        match &mut self.transaction {
-            Some(transaction) if !has_bug(Bug::RemovalsShownEarly) => {
-                transaction.removed.push((locked.partition, hash));
-            }
-            // A guard that is alone ends its group before any other guard enters.
-            _ => self.note_removal(log, hash, locked.partition, end),
+        // A guard that is alone ends its group before any other guard enters.
+        let is_shown = has_bug(Bug::RemovalsShownEarly)
+            || !self.locks.note_removed(locked.partition, hash);
+        if is_shown {
+            self.note_removal(log, hash, locked.partition, end);
         }
         Ok(Buried::Done)
     }

@@ -93,7 +93,7 @@ impl<'s> Guard<'s> {
     /// V6: whether what it reads now may decide a write.
     #[cold]
     fn may_decide(&self) -> bool {
-        let may = self.decides || self.draft.is_some() || self.transaction.is_some();
+        let may = self.decides || self.draft.is_some() || self.locks.are_taken();
         may && !has_bug(Bug::DecisionsUnverified)
     }
 
@@ -114,7 +114,7 @@ impl<'s> Guard<'s> {
         };
         let partition = index.partition(hash);
         debug_assert!(
-            self.may_read(partition, index.tag(hash)),
+            self.locks.may_read(partition, index.tag(hash)),
             "a key is looked at under locks that do not include its own"
         );
         let view = partition.view();

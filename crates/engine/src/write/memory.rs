@@ -36,7 +36,7 @@ impl Guard<'_> {
         // that memory becomes free. It is never outside, not even for an instant: another guard
         // could then become alone.
         let (core, slot) = (self.core, self.slot);
-        if self.transaction.is_none() && !self.alone {
+        if !self.locks.are_taken() && !self.alone {
             // No thread may wait for this head while its holder waits for readers to leave, or for
             // a guard that is alone.
             self.tail = None;
@@ -46,21 +46,18 @@ impl Guard<'_> {
             core.enter(slot);
             return self.or_close_head(found, purpose);
         }
-        if let Some(transaction) = &self.transaction
-            && transaction.starved
-        {
+        if self.locks.was_starved() {
             return Err(core.out_of_memory());
         }
-        let is_brief = self.transaction.as_ref().is_some_and(|t| t.brief);
-        let waiting = match is_brief {
+        let waiting = match self.locks.are_brief() {
             _ if self.alone => Waiting::Alone(slot),
             true => Waiting::Briefly(slot),
             false => Waiting::Inside(slot),
         };
         let found = core.find_memory(self.head, self.me, waiting, purpose);
         let found = self.or_close_head(found, purpose);
-        if let (Err(_), Some(transaction)) = (&found, &mut self.transaction) {
-            transaction.starved = true;
+        if found.is_err() {
+            self.locks.starve();
         }
         found
     }
@@ -102,7 +99,7 @@ impl Guard<'_> {
     pub(crate) fn make_index_room(&mut self, search: &mut IndexSearch) -> Result<(), Error> {
         self.core.evict_for_index();
         if search.next(self.core)? {
-            if self.transaction.is_none() && !self.alone {
+            if !self.locks.are_taken() && !self.alone {
                 self.tail = None; // others may append meanwhile
             }
             self.press_flash();
@@ -141,7 +138,7 @@ impl Guard<'_> {
             Resize::Damaged => Err(Error::Damaged),
             Resize::NoMemory => self.make_index_room(search),
             Resize::Busy => {
-                if self.transaction.is_some() {
+                if self.locks.are_taken() {
                     // A key that the transaction did not lock, in a bucket that it did: it would
                     // wait for itself.
                     if !search.tries() {

@@ -172,7 +172,7 @@ impl Context<'_> {
             guard.lock_keys_expecting(keys, room)?;
             let done = run(self, guard, &mut room);
             attempt += 1;
-            let again = guard.was_starved() && attempt < ROOM_ATTEMPTS_MAX;
+            let again = guard.locks().was_starved() && attempt < ROOM_ATTEMPTS_MAX;
             guard.unlock_keys();
             if !(again && done.as_ref().is_err_and(Failure::is_out_of_memory)) {
                 return done;
