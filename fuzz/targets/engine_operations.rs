@@ -211,10 +211,10 @@ impl Run<'_> {
         let mut guard = self.bed.session.pin();
         let hashes: Vec<_> = keys.iter().map(|key| (TABLE, guard.hash(key))).collect();
         for (table, hash) in &hashes {
-            guard.prefetch_bucket(*table, *hash);
+            guard.pin().prefetch_bucket(*table, *hash);
         }
         for (table, hash) in &hashes {
-            guard.prefetch_entry(*table, *hash);
+            guard.pin().prefetch_entry(*table, *hash);
         }
         match guard.lock_keys(&hashes) {
             Ok(()) => {}

@@ -258,10 +258,10 @@ fn overwrite(
         let hashes = keys.each_ref().map(|key| guard.hash(key));
         hashes
             .iter()
-            .for_each(|hash| guard.prefetch_bucket(TABLE, *hash));
+            .for_each(|hash| guard.pin().prefetch_bucket(TABLE, *hash));
         hashes
             .iter()
-            .for_each(|hash| guard.prefetch_entry(TABLE, *hash));
+            .for_each(|hash| guard.pin().prefetch_entry(TABLE, *hash));
         let mut written = 0;
         for (key, hash) in keys.iter().zip(hashes) {
             value[..8].copy_from_slice(&key[..8]);

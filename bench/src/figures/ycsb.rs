@@ -91,10 +91,10 @@ impl Worker for Batched {
         let hashes = keys.each_ref().map(|key| guard.hash(key));
         hashes
             .iter()
-            .for_each(|hash| guard.prefetch_bucket(TABLE, *hash));
+            .for_each(|hash| guard.pin().prefetch_bucket(TABLE, *hash));
         hashes
             .iter()
-            .for_each(|hash| guard.prefetch_entry(TABLE, *hash));
+            .for_each(|hash| guard.pin().prefetch_entry(TABLE, *hash));
         for (n, operation) in operations.iter().enumerate() {
             perform(&mut guard, *operation, hashes[n], &keys[n], value, out);
         }

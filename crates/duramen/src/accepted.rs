@@ -129,7 +129,7 @@ impl Left {
                 let mut guard = session.pin();
                 let key = (guard.hash(&claim.key), &claim.key[..]);
                 guard.bury_lost(table, key, *segment, (claim.version, is_object))?;
-                let _ = guard.take_position(); // the commit has everything
+                let _ = guard.order().take_position(); // the commit has everything
             }
             match durable.commit_once(&mut durable.lock(), Level::Synced) {
                 Ok(()) => {}

@@ -90,8 +90,8 @@ struct Pinned<'a, 'g> {
 
 impl Drop for Pinned<'_, '_> {
     fn drop(&mut self) {
-        if self.guard.has_position() {
-            self.behind.join(&self.guard.take_position());
+        if self.guard.order().has_position() {
+            self.behind.join(&self.guard.order().take_position());
         }
     }
 }
@@ -673,7 +673,7 @@ impl Session {
         }
         let result = run(&mut pinned.guard);
         pinned.guard.unlock_keys();
-        let position = pinned.guard.take_position();
+        let position = pinned.guard.order().take_position();
         drop(pinned);
         // A refusal, too, may depend on data that a crash could lose.
         self.settle(&position)?;

@@ -150,7 +150,7 @@ impl Session {
         };
         let attempt = run(&mut guard, &keys, &mut body);
         guard.unlock_keys();
-        let position: Position = guard.take_position();
+        let position: Position = guard.order().take_position();
         drop(guard);
         let result = match attempt {
             Attempt::Done(result) => result,
@@ -240,7 +240,7 @@ fn attempt<T>(
         .and_then(|()| fetch(guard, keys, &changes));
     match ready {
         Ok(()) => {}
-        Err(duramen_engine::Error::OutOfMemory { .. }) if guard.locks().was_starved() && !is_last => {
+        Err(duramen_engine::Error::OutOfMemory { .. }) if guard.pin().locks().was_starved() && !is_last => {
             return Attempt::Again(room);
         }
         Err(error) => return Attempt::Done(Err(error.into())),

@@ -375,7 +375,7 @@ pub enum Error {
     #[error("the key may have moved: try again")]
     TryAgain,
     /// The key's entry is on the flash device alone: read it, pass it to
-    /// [`Guard::fetched`](crate::Guard::fetched), and repeat the operation. Only in sessions with
+    /// [`Pin::fetched`](crate::Pin::fetched), and repeat the operation. Only in sessions with
     /// [`set_parks`](crate::Session::set_parks).
     #[error("the entry is on the flash device: it must be fetched first")]
     Cold(Cold),

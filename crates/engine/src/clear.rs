@@ -4,12 +4,12 @@ use crate::core::Core;
 use crate::core::sound;
 use crate::counters::Counters;
 use crate::index::Index;
-use crate::index::old::OldViews;
-use crate::session::Guard;
+use crate::session::{Guard, Pin};
 use crate::space::Space;
 use crate::{Error, KeyHash, TableChange, TableId};
 use duramen_format::entry;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Number of objects that a clear counts itself while all sessions wait: 1 ms.
 const FEW_OBJECTS: u64 = 8192;
@@ -24,10 +24,7 @@ impl Guard<'_> {
     /// # Panics
     /// If the guard is not exclusive.
     pub fn clear(&self, table: TableId) -> Result<(), Error> {
-        let has_cleared = self.changes.borrow().iter().any(
-            |(_, change)| matches!(change, TableChange::Clear { table: done, .. } if *done == table),
-        );
-        if has_cleared && self.core.objects(table) == 0 {
+        if self.seen.has_cleared(table) && self.pin.core().objects(table) == 0 {
             return Ok(()); // a second change would have no effect but its record
         }
         self.empty(table, |table, floor| TableChange::Clear { table, floor })
@@ -38,8 +35,11 @@ impl Guard<'_> {
         table: TableId,
         change: impl FnOnce(TableId, u64) -> TableChange,
     ) -> Result<(), Error> {
-        assert!(self.alone, "clearing a table takes an exclusive guard");
-        let core = self.core;
+        assert!(
+            self.pin.is_alone(),
+            "clearing a table takes an exclusive guard"
+        );
+        let core = self.pin.core();
         let index = core.tables.index(table)?;
         let counters = &core.heads[0].counters;
         let objects = core.objects(table);
@@ -48,11 +48,11 @@ impl Guard<'_> {
         let mut others = 0;
         core.tables
             .each(|id, _, _| others += if id == table { 0 } else { core.objects(id) });
-        let later = others > 0 && objects > 0 && self.may_count_later(objects);
+        let later = others > 0 && objects > 0 && may_count_later(core, objects);
         if others == 0 {
             kill_everything(core, counters);
         } else if !later {
-            self.kill_table(table, index);
+            kill_table(&self.pin, table, index);
         }
         core.note_cleared(table);
         counters.note_objects(table, -(objects as i64));
@@ -60,82 +60,81 @@ impl Guard<'_> {
         // Every version ever given is below this floor, so versions of re-created keys still only
         // grow.
         let floor = core.version_max() + 1;
-        let removed = self.note_change(index, change(table, floor));
+        let removed = self.seen.note_change(core, index, change(table, floor));
         if later {
-            self.count_later(table, index.take(floor, removed), counters);
+            core.cleared.add(table, index.take(floor, removed));
+            count_group(core, self.append.group(), counters);
         } else {
             index.clear(floor, removed, core.resources());
         }
         core.wakeup.ring();
         Ok(())
     }
+}
 
-    /// Counts the entries of one table as dead, while all sessions wait: those in memory, and those
-    /// on flash only if they cannot be left for later (cleared::K2).
-    fn kill_table(&self, table: TableId, index: &Index) {
-        let core = self.core;
-        let counters = &core.heads[0].counters;
-        let mut cold = BTreeSet::new();
-        for partition in index.partitions() {
-            let view = partition.view();
-            for bucket in 0..view.len() {
-                view.each_homed(bucket, self.me, |slot| {
-                    let window = core.space.window_of(slot.location());
-                    match self.memory_of(slot.location()) {
-                        Some(here) if !here.is_copy => {
-                            // Without a known length it stays counted: its segment stays
-                            // (sound::V2).
-                            if let Ok(sound) = sound::at(core, slot.location()) {
-                                counters.note_dead(window, sound.entry.padded_bytes);
-                            }
-                        }
-                        _ => {
-                            cold.insert(window as u32);
+/// Counts the entries of one table as dead, while all sessions wait: those in memory, and those
+/// on flash only if they cannot be left for later (cleared::K2).
+fn kill_table(pin: &Pin<'_>, table: TableId, index: &Index) {
+    let core = pin.core();
+    let counters = &core.heads[0].counters;
+    let mut cold = BTreeSet::new();
+    for partition in index.partitions() {
+        let view = partition.view();
+        for bucket in 0..view.len() {
+            view.each_homed(bucket, pin.me(), |slot| {
+                let window = core.space.window_of(slot.location());
+                match pin.memory_of(slot.location()) {
+                    Some(here) if !here.is_copy => {
+                        // Without a known length it stays counted: its segment stays
+                        // (sound::V2).
+                        if let Ok(sound) = sound::at(core, slot.location()) {
+                            counters.note_dead(window, sound.entry.padded_bytes);
                         }
                     }
-                });
-            }
-        }
-        for window in cold {
-            core.each_cold_entry(window, |location, entry| {
-                let hash = KeyHash(core.hasher.hash(entry.key));
-                let view = index.partition(hash).view();
-                if entry.table == table.0
-                    && view.len() != 0
-                    && view.find_location(index.tag(hash), location).is_some()
-                {
-                    counters.note_dead(window as usize, entry.padded_bytes);
+                    _ => {
+                        cold.insert(window as u32);
+                    }
                 }
             });
         }
     }
-
-    /// True if the entries of a table with `objects` objects, which is being cleared, may be
-    /// counted afterwards (cleared::K2), and are many or on flash.
-    fn may_count_later(&self, objects: u64) -> bool {
-        let core = self.core;
-        let sides = core.log.as_ref().is_some_and(|log| log.has_sides());
-        let mut windows = 0..core.space.segments.len() as u32;
-        (objects > FEW_OBJECTS || core.flash_used() > 0)
-            && core.cleared.has_room()
-            && core.cleaners() > 0
-            && !sides
-            && !core.is_loading()
-            && !windows.any(|window| core.is_held(window))
+    for window in cold {
+        core.each_cold_entry(window, |location, entry| {
+            let hash = KeyHash(core.hasher.hash(entry.key));
+            let view = index.partition(hash).view();
+            if entry.table == table.0
+                && view.len() != 0
+                && view.find_location(index.tag(hash), location).is_some()
+            {
+                counters.note_dead(window as usize, entry.padded_bytes);
+            }
+        });
     }
+}
 
-    /// Leaves the buckets of a cleared table to be counted. The guard is alone.
-    fn count_later(&self, table: TableId, views: OldViews, counters: &Counters) {
-        self.core.cleared.add(table, views);
-        let group = self.tail.as_ref().map(|tail| tail.group());
-        let (mut at, end) = group.map_or((0, 0), |group| (group.start, group.end));
-        while at < end {
-            let location = Space::location(at);
-            // SAFETY: whole entries that this guard appended.
-            let entry = unsafe { entry::parse_trusted(self.core.space.at(location)) };
-            at += entry.padded_bytes;
-            self.core.count_cleared(&entry, location, counters); // cleared::K2
-        }
+/// True if the entries of a table with `objects` objects, which is being cleared, may be
+/// counted afterwards (cleared::K2), and are many or on flash.
+fn may_count_later(core: &Core, objects: u64) -> bool {
+    let sides = core.log.as_ref().is_some_and(|log| log.has_sides());
+    let mut windows = 0..core.space.segments.len() as u32;
+    (objects > FEW_OBJECTS || core.flash_used() > 0)
+        && core.cleared.has_room()
+        && core.cleaners() > 0
+        && !sides
+        && !core.is_loading()
+        && !windows.any(|window| core.is_held(window))
+}
+
+/// Counts the entries of the guard's own group that a clear has left to be counted (cleared::K2).
+/// The guard is alone.
+fn count_group(core: &Core, group: Range<usize>, counters: &Counters) {
+    let mut at = group.start;
+    while at < group.end {
+        let location = Space::location(at);
+        // SAFETY: whole entries that this guard appended.
+        let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
+        at += entry.padded_bytes;
+        core.count_cleared(&entry, location, counters);
     }
 }
 

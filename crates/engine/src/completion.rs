@@ -93,14 +93,12 @@ impl Guard<'_> {
     /// # Panics
     /// Outside of [`lock_keys`](Self::lock_keys) and of an exclusive guard.
     pub fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
-        assert!(
-            self.locks.are_taken() || self.alone,
-            "a completion belongs to a group"
-        );
-        let core = self.core;
+        let Guard { pin, append, .. } = self;
+        assert!(pin.is_in_step(), "a completion belongs to a group");
+        let core = pin.core();
         loop {
-            self.take_head();
-            let tail = self.tail.as_mut().expect("just taken");
+            append.take_head(pin);
+            let (head, tail) = (append.head(), append.tail());
             // Even if the log has just begun to refuse writes: the effect before may have been
             // accepted (Q1).
             if tail.fits(bytes) {
@@ -109,8 +107,8 @@ impl Guard<'_> {
             if let Some(log) = &core.log {
                 log.check_writable()?;
             }
-            if !roll(core, self.head, tail, bytes, Purpose::Tombstones)? {
-                self.make_room(Purpose::Tombstones)?;
+            if !roll(core, head, tail, bytes, Purpose::Tombstones)? {
+                append.make_room(pin, Purpose::Tombstones)?;
             }
         }
     }
@@ -131,25 +129,25 @@ impl Guard<'_> {
                 limit: VALUE_BYTES_MAX,
             });
         }
-        let index = self.index(TableId(record.table))?;
+        let index = self.pin.index(TableId(record.table))?;
         let bytes = record.padded_bytes();
         self.reserve(bytes)?;
-        let core = self.core;
+        let core = self.pin.core();
         let Some(log) = core.log.as_deref() else {
             return Ok(());
         };
-        let tail = self.tail.as_mut().expect("taken by `reserve`");
+        let (head, tail) = (self.append.head(), self.append.tail());
         let at = core.space.at(Space::location(tail.take(bytes)));
         // SAFETY: `take` gave this head `bytes` bytes of its own window (head::H2), which it alone
         // writes while its lock is held.
         record.write_to(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
         tail.record(&core.space);
-        log.publish(self.head.number, tail);
+        log.publish(head.number, tail);
         // Like a tombstone: alive in its window until a cleaner drops it, and not counted among the
         // live objects.
-        self.head.counters.note_tombstone(bytes);
-        self.carried.appended += bytes as u64;
-        self.note_own(log, index);
+        head.counters.note_tombstone(bytes);
+        self.pin.note_appended(bytes);
+        self.append.note_own(&self.seen, log, index);
         Ok(())
     }
 }

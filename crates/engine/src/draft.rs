@@ -129,7 +129,7 @@ impl Draft {
         for changed in &self.changed {
             let (table, hash, key) = (changed.table, changed.hash, &changed.key);
             if changed.value.is_none()
-                && let Ok(index) = guard.index(table)
+                && let Ok(index) = guard.pin.index(table)
             {
                 // index::X3, for the versions that were told before the key was removed.
                 index.partition(hash).raise_floor(changed.version);
@@ -138,7 +138,7 @@ impl Draft {
                 continue;
             }
             let noted = guard.notes.written();
-            guard.carried.version_at_least = changed.version;
+            guard.append.set_version_at_least(changed.version);
             let done = match &changed.value {
                 Some(value) => {
                     let bytes = (&value.bytes[..], value.is_typed);
@@ -146,7 +146,7 @@ impl Draft {
                 }
                 None => guard.remove(table, hash, key),
             };
-            guard.carried.version_at_least = 0;
+            guard.append.set_version_at_least(0);
             if let Err(error) = done {
                 panic!("a change of a draft that had room for it was refused: {error}"); // P3
             }
@@ -262,7 +262,7 @@ impl Draft {
         }
         let is_put = value.is_some();
         let first = match before {
-            Some(_) => guard.core.version_after(0),
+            Some(_) => guard.pin.core().version_after(0),
             None => first_version(guard, table, hash, key)?,
         };
         let met = object.map(|object| (object.version, object.value.len()));
@@ -304,16 +304,16 @@ fn read_stamped<'g>(
     hash: KeyHash,
     key: &[u8],
 ) -> Result<(Option<Object<'g>>, Stamp), Error> {
-    let index = guard.index(table)?;
+    let index = guard.pin.index(table)?;
     let found = guard.find(index, hash, key)?;
-    let object = found.and_then(|entry| guard.object(entry));
+    let object = found.and_then(|entry| guard.pin.object(entry));
     let stamp = match object {
         Some(object) => Stamp::Present {
             version: object.version,
         },
         None => {
             if found.is_some() {
-                guard.expire_now(table, index, hash, key);
+                guard.pin.expire_now(table, index, hash, key);
             }
             guard.stamp_of_absent(table, hash, key)?
         }
@@ -328,7 +328,7 @@ fn first_version(
     hash: KeyHash,
     key: &[u8],
 ) -> Result<u64, Error> {
-    let floor = guard.index(table)?.partition(hash).floor().max(1);
+    let floor = guard.pin.index(table)?.partition(hash).floor().max(1);
     Ok(match guard.stamp_of_absent(table, hash, key)? {
         Stamp::Absent { expired, .. } => floor.max(expired + 1),
         Stamp::Present { .. } => floor,
@@ -346,7 +346,7 @@ fn decided(guard: &Guard<'_>, decision: Decision<'_>, scratch: &[u8]) -> Option<
         Decision::PutTyped { expires_at_ms } => (scratch, true, expires_at_ms),
         Decision::Remove | Decision::Keep => return None,
     };
-    (!guard.is_past(expires_at_ms)).then(|| Value {
+    (!guard.pin.is_past(expires_at_ms)).then(|| Value {
         bytes: bytes.to_vec(),
         is_typed,
         expires_at_ms,

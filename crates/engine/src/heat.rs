@@ -144,9 +144,10 @@ impl Heat {
         let mut counts = [0; HEAT_MAX as usize + 1];
         for sets in self.pins() {
             let guard = self.session.pin();
-            let promoted = &Self::tier(guard.core).promoted;
+            let core = guard.pin().core();
+            let promoted = &Self::tier(core).promoted;
             for set in sets {
-                promoted.each_in(&guard.core.space, set, |heat, _| {
+                promoted.each_in(&core.space, set, |heat, _| {
                     counts[usize::from(heat)] += 1;
                 });
             }
@@ -160,7 +161,7 @@ impl Heat {
         let mut some = Vec::new();
         for sets in self.pins() {
             let guard = self.session.pin();
-            let core = guard.core;
+            let core = guard.pin().core();
             for set in sets {
                 let promoted = &Self::tier(core).promoted;
                 promoted.each_in(&core.space, set, |found, at| {
@@ -272,9 +273,9 @@ impl Refill {
     fn find(&mut self, keys: &[HotKey]) -> Vec<ToCopy> {
         let guess = self.guess;
         let guard = self.session.pin();
-        let core = guard.core;
+        let core = guard.pin().core();
         let (space, tier) = (&core.space, Heat::tier(core));
-        let stamp = core.epochs.stamp_of(guard.slot);
+        let stamp = guard.pin().stamp();
         let mut wanted = Vec::with_capacity(keys.len());
         for key in keys.iter().filter(|key| key.hash >> HASH_BITS == 0) {
             let Ok(index) = core.tables.index(key.table) else {
@@ -285,7 +286,7 @@ impl Refill {
             if view.len() == 0 {
                 continue;
             }
-            let _ = view.find(index.tag(hash), guard.me, |slot| {
+            let _ = view.find(index.tag(hash), guard.pin().me(), |slot| {
                 let (location, window) = (slot.location(), space.window_of(slot.location()));
                 let incarnation = space.segments[window].incarnation();
                 if !tier.is_in_memory(window, stamp)

@@ -58,7 +58,7 @@ impl<'s> Many<'_, 's> {
         mut run: impl FnMut(&mut Guard<'s>, usize, KeyHash, &'k [u8]),
     ) -> Result<(), Error> {
         let (guard, table) = (&mut *self.guard, self.table);
-        guard.index(table)?;
+        guard.pin().index(table)?;
         let mut hashes = [KeyHash(0); GROUP];
         let total = keys.len();
         let mut left = keys;
@@ -66,11 +66,11 @@ impl<'s> Many<'_, 's> {
             let group = left.clone().take(GROUP);
             for (hash, key) in hashes.iter_mut().zip(group.clone()) {
                 *hash = guard.hash(key);
-                guard.prefetch_bucket(table, *hash);
+                guard.pin().prefetch_bucket(table, *hash);
             }
             let hashes = &hashes[..GROUP.min(total - first)];
             for hash in hashes {
-                guard.prefetch_entry(table, *hash);
+                guard.pin().prefetch_entry(table, *hash);
             }
             for (n, (hash, key)) in hashes.iter().zip(group).enumerate() {
                 run(guard, first + n, *hash, key);

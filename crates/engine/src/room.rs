@@ -18,13 +18,15 @@
 //!   room. To seek room, its guard renews its pin, and what it met in memory may be on flash
 //!   afterwards. Such entries are read before room is granted: a device that fails is an error of a
 //!   step that has written nothing. The locks name the keys. A guard that is alone has none, so its
-//!   caller names them ([`Guard::warm_alone`]). One gap is open: a promoted copy that the step has
+//!   caller names them ([`Pin::warm_alone`]). One gap is open: a promoted copy that the step has
 //!   met may be given up, and its write then reads the device.
 
 use crate::Error;
+use crate::core::Core;
 use crate::log::Log;
-use crate::session::Guard;
+use crate::session::append::Appender;
 use crate::session::roll::{roll, takes};
+use crate::session::{Guard, Pin};
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
@@ -54,6 +56,24 @@ impl Room {
         let bytes = (longest.padded_bytes() + value_bytes).next_multiple_of(ALIGN_BYTES);
         self.objects_bytes += bytes;
         self.longest_bytes = self.longest_bytes.max(bytes);
+    }
+
+    /// Its bytes in this store: a tombstone is needed only with a log.
+    pub(crate) fn bytes_in(&self, core: &Core) -> usize {
+        let tombstones = core.log.as_ref().map_or(0, |_| self.tombstones_bytes);
+        match has_bug(Bug::GroupsOverSegments) {
+            true => self.longest_bytes,
+            false => self.objects_bytes + tombstones,
+        }
+    }
+
+    /// The purpose for which an appender takes memory for it.
+    pub(crate) fn purpose_of(&self, append: &Appender<'_>) -> Purpose {
+        if self.objects_bytes == 0 {
+            Purpose::Tombstones
+        } else {
+            append.purpose()
+        }
     }
 
     /// Whether its objects take no more than those of another.
@@ -88,125 +108,92 @@ impl Guard<'_> {
     /// # Panics
     /// Outside of both.
     pub fn set_aside(&mut self, room: Room) -> Result<(), Error> {
-        self.set_room_aside(room, true)
+        set_room_aside(self, room, true)
     }
+}
 
-    /// As [`set_aside`](Self::set_aside). `has_looked`: the step has looked at its keys. If not,
-    /// it does so under its room, and nothing is read for it here.
-    pub(crate) fn set_room_aside(&mut self, room: Room, has_looked: bool) -> Result<(), Error> {
-        if room == Room::default() || self.draft.is_some() {
-            return Ok(());
-        }
-        assert!(
-            self.locks.are_taken() || self.alone,
-            "room is set aside for a step"
-        );
-        let core = self.core;
-        let stamp = core.epochs.stamp_of(self.slot);
-        if let Some(log) = &core.log {
-            log.check_writable()?;
-        }
-        if self.alone {
-            self.settle_alone()?;
-        } else {
-            self.settle_locked()?;
-        }
-        if room.objects_bytes > 0 && self.locks.are_crowded() {
-            return Err(Error::Crowded);
-        }
-        let bytes = self.bytes_of(room);
-        let purpose = self.purpose_of(room);
-        self.set_windows_aside(room)?;
-        while self.ahead.is_empty() {
-            self.take_head();
-            let tail = self.tail.as_mut().expect("just taken");
-            if tail.fits(bytes) && takes(core, tail, purpose) {
-                break;
-            }
-            if !roll(core, self.head, tail, bytes, purpose)? {
-                self.make_room(purpose)?;
-            }
-        }
-        if has_looked && core.epochs.stamp_of(self.slot) != stamp {
-            self.warm_locked()?; // R5
-        }
-        self.granted = true;
-        Ok(())
+/// As [`Guard::set_aside`]. `has_looked`: the step has looked at its keys. If not, it does so under
+/// its room, and nothing is read for it here.
+pub(crate) fn set_room_aside(
+    guard: &mut Guard<'_>,
+    room: Room,
+    has_looked: bool,
+) -> Result<(), Error> {
+    if room == Room::default() || guard.draft.is_some() {
+        return Ok(());
     }
+    let Guard { pin, append, .. } = guard;
+    assert!(pin.is_in_step(), "room is set aside for a step");
+    let (core, stamp) = (pin.core(), pin.stamp());
+    if let Some(log) = &core.log {
+        log.check_writable()?;
+    }
+    if pin.is_alone() {
+        append.settle_alone(core)?;
+    } else {
+        append.settle_locked(pin)?;
+    }
+    if room.objects_bytes > 0 && pin.locks().are_crowded() {
+        return Err(Error::Crowded);
+    }
+    let bytes = room.bytes_in(core);
+    let purpose = room.purpose_of(append);
+    set_windows_aside(append, pin, room)?;
+    while append.windows_ahead() == 0 {
+        append.take_head(pin);
+        let (head, tail) = (append.head(), append.tail());
+        if tail.fits(bytes) && takes(core, tail, purpose) {
+            break;
+        }
+        if !roll(core, head, tail, bytes, purpose)? {
+            append.make_room(pin, purpose)?;
+        }
+    }
+    if has_looked && pin.stamp() != stamp {
+        pin.warm_locked()?; // R5
+    }
+    append.grant();
+    Ok(())
+}
 
-    /// A tombstone is needed only with a log.
-    pub(crate) fn bytes_of(&self, room: Room) -> usize {
-        let tombstones = self.core.log.as_ref().map_or(0, |_| room.tombstones_bytes);
-        match has_bug(Bug::GroupsOverSegments) {
-            true => room.longest_bytes,
-            false => room.objects_bytes + tombstones,
+/// Sets windows aside for a group that is longer than a segment. Also before keys are locked: then
+/// others can go on while memory is sought.
+pub(crate) fn set_windows_aside<'s>(
+    append: &mut Appender<'s>,
+    pin: &mut Pin<'s>,
+    room: Room,
+) -> Result<(), Error> {
+    let core = pin.core();
+    let one = core.space.segment_bytes() - SEGMENT_HEADER_BYTES;
+    let bytes = room.bytes_in(core);
+    if bytes <= one {
+        return Ok(());
+    }
+    let most = core
+        .log
+        .as_ref()
+        .map_or(u64::MAX, |log| log.group_bytes_max());
+    let limit = one.max(usize::try_from(most).unwrap_or(usize::MAX));
+    if bytes > limit || room.longest_bytes > one {
+        return Err(Error::GroupTooLarge { bytes, limit }); // R3
+    }
+    let purpose = room.purpose_of(append);
+    let more_bytes = room.objects_bytes as u64;
+    let is_head = !core.is_cache() && purpose == Purpose::Head;
+    if core.refuses(purpose)
+        || is_head && core.has_more_than(core.live_limit().saturating_sub(more_bytes))
+    {
+        return Err(core.out_of_memory());
+    }
+    // Each is filled until the next entry does not fit.
+    let wanted = bytes.div_ceil(one - room.longest_bytes + 8);
+    while append.windows_ahead() < wanted {
+        match core.set_window_aside(append.head().node, purpose) {
+            Some(window) => append.put_ahead(window),
+            None => append.make_room(pin, purpose)?,
         }
     }
-
-    pub(crate) fn purpose_of(&self, room: Room) -> Purpose {
-        if room.objects_bytes == 0 {
-            Purpose::Tombstones
-        } else {
-            self.puts
-        }
-    }
-
-    /// Sets windows aside for a group that is longer than a segment. Also before keys are locked:
-    /// then others can go on while memory is sought.
-    pub(crate) fn set_windows_aside(&mut self, room: Room) -> Result<(), Error> {
-        let core = self.core;
-        let one = core.space.segment_bytes() - SEGMENT_HEADER_BYTES;
-        let bytes = self.bytes_of(room);
-        if bytes <= one {
-            return Ok(());
-        }
-        let most = core
-            .log
-            .as_ref()
-            .map_or(u64::MAX, |log| log.group_bytes_max());
-        let limit = one.max(usize::try_from(most).unwrap_or(usize::MAX));
-        if bytes > limit || room.longest_bytes > one {
-            return Err(Error::GroupTooLarge { bytes, limit }); // R3
-        }
-        let purpose = self.purpose_of(room);
-        let more_bytes = room.objects_bytes as u64;
-        let is_head = !core.is_cache() && purpose == Purpose::Head;
-        if core.refuses(purpose)
-            || is_head && core.has_more_than(core.live_limit().saturating_sub(more_bytes))
-        {
-            return Err(core.out_of_memory());
-        }
-        // Each is filled until the next entry does not fit.
-        let wanted = bytes.div_ceil(one - room.longest_bytes + 8);
-        while self.ahead.len() < wanted {
-            match core.set_window_aside(self.head.node, purpose) {
-                Some(window) => self.ahead.push(window),
-                None => self.make_room(purpose)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// The open group continues in a window that was set aside, if there is one.
-    pub(crate) fn go_on(&mut self) {
-        let Some(window) = self.ahead.pop() else {
-            return;
-        };
-        let tail = self.tail.as_mut().expect("locked before the append");
-        self.core.name_window(window, self.head.number);
-        match &self.core.log {
-            None => tail.roll(&self.core.space, window),
-            Some(log) => log.span(&self.core.space, self.head.number, tail, window),
-        }
-    }
-
-    /// The step has ended, or was given up: gives its unused windows back.
-    pub(crate) fn give_room_back(&mut self) {
-        self.granted = false;
-        for window in self.ahead.drain(..) {
-            self.core.give_window_back(window); // R2
-        }
-    }
+    Ok(())
 }
 
 impl Log {

@@ -119,7 +119,7 @@ impl<'s> Walks<'_, 's> {
         {
             draft.show_new(guard.now_ms(), table, &mut show);
         }
-        let index = guard.index(table)?;
+        let (core, index) = (guard.pin.core(), guard.pin.index(table)?);
         let Some((mut partition, mut tag)) = index.at_position(cursor) else {
             return Ok((0, 0));
         };
@@ -131,17 +131,17 @@ impl<'s> Walks<'_, 's> {
             let first = if view.len() == 0 { 0 } else { view.home(tag) };
             for bucket in first..view.len() {
                 if shown >= count.max(1) || looks.are_many() {
-                    guard.observe_gaps(index, &index.partitions()[partition]);
+                    guard.seen.observe_gaps(core, index, &index.partitions()[partition]);
                     let next = index.position(partition, view.first_tag(bucket));
                     return cold.map_or(Ok((next, looks.sum())), Err);
                 }
                 looks.bucket();
                 let shows = |slot: Slot, entry| {
                     looks.entry();
-                    if guard.core.space.is_undurable(slot.location()) {
-                        guard.observe_entry(index, slot.location());
+                    if core.space.is_undurable(slot.location()) {
+                        guard.seen.observe_entry(core, index, slot.location());
                     }
-                    if let Some(object) = guard.object(entry) {
+                    if let Some(object) = guard.pin.object(entry) {
                         shown += 1;
                         match guard.draft.as_deref() {
                             None => show(object),
@@ -152,8 +152,8 @@ impl<'s> Walks<'_, 's> {
                 if let Err(lacking) = self.show_bucket(view, (bucket, tag), shows) {
                     let at = index.position(partition, lacking.first_tag);
                     if partly && cold.is_none() && at > begin {
-                        guard.observe_gaps(index, &index.partitions()[partition]);
-                        guard.take_colds();
+                        guard.seen.observe_gaps(core, index, &index.partitions()[partition]);
+                        guard.pin.take_colds();
                         return Ok((at, looks.sum()));
                     }
                     shown += lacking.entries;
@@ -161,7 +161,7 @@ impl<'s> Walks<'_, 's> {
                 }
                 tag = 0;
             }
-            guard.observe_gaps(index, &index.partitions()[partition]);
+            guard.seen.observe_gaps(core, index, &index.partitions()[partition]);
             (partition, tag) = (partition + 1, 0);
             looks.bucket();
         }
@@ -175,35 +175,35 @@ impl<'s> Walks<'_, 's> {
         (bucket, from): (usize, u64),
         mut show: impl FnMut(Slot, Entry<'s>),
     ) -> Result<(), Lacking> {
-        let guard = self.guard;
+        let pin = &self.guard.pin;
         let (mut warm, mut cold): (Vec<Slot>, Vec<Slot>) = Default::default();
         let mut lacking: Option<Lacking> = None;
-        let has_tier = guard.core.tier.is_some();
-        if let Err(error) = guard.core.check_slots(view, bucket) {
+        let has_tier = pin.core().tier.is_some();
+        if let Err(error) = pin.core().check_slots(view, bucket) {
             return Err(Lacking {
                 error,
                 entries: 0,
                 first_tag: view.first_tag(bucket).max(from),
             });
         }
-        view.each_homed(bucket, guard.me, |slot| {
+        view.each_homed(bucket, pin.me(), |slot| {
             if slot.tag() < from {
                 return; // shown before
             }
-            if has_tier && guard.memory_of(slot.location()).is_none() {
+            if has_tier && pin.memory_of(slot.location()).is_none() {
                 return cold.push(slot);
             }
             if has_tier {
                 return warm.push(slot);
             }
-            match guard.entry_in_walk(slot.location()) {
+            match pin.entry_in_walk(slot.location()) {
                 Ok(entry) => show(slot, entry),
                 Err(error) => Lacking::note(&mut lacking, slot, error),
             }
         });
         cold.sort_unstable_by_key(|slot| slot.tag());
         for slot in cold {
-            match guard.entry_in_walk(slot.location()) {
+            match pin.entry_in_walk(slot.location()) {
                 Ok(_) => warm.push(slot),
                 Err(error) => Lacking::note(&mut lacking, slot, error),
             }
@@ -212,7 +212,7 @@ impl<'s> Walks<'_, 's> {
             .as_ref()
             .map_or(u64::MAX, |lacking| lacking.first_tag);
         for slot in warm.into_iter().filter(|slot| slot.tag() < end) {
-            match guard.entry_in_walk(slot.location()) {
+            match pin.entry_in_walk(slot.location()) {
                 Ok(entry) => show(slot, entry),
                 Err(error) => Lacking::note(&mut lacking, slot, error),
             }
@@ -225,7 +225,7 @@ impl<'s> Walks<'_, 's> {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn random_place(&self, table: TableId, random: u64) -> Result<u64, Error> {
-        let index = self.guard.index(table)?;
+        let index = self.guard.pin.index(table)?;
         let partitions = index.partitions();
         let partition = (random >> 32) as usize % partitions.len();
         let view = partitions[partition].view();

@@ -326,7 +326,7 @@ impl Store {
         let bytes = index.overhead_bytes();
         let mut search = IndexSearch::default();
         while !self.core.space.charge_beside_segments(bytes) {
-            self.brief_session()?.pin().make_index_room(&mut search)?;
+            self.brief_session()?.make_index_room(&mut search)?;
         }
         let created = self.core.tables.create_at(id, name, || index, publish);
         if created.is_err() {
@@ -575,7 +575,7 @@ impl Store {
                     false => Decision::Keep, // it was replaced, or the clock was set back
                 }
             });
-            let _ = guard.take_position(); // no reply depends on it
+            let _ = guard.order().take_position(); // no reply depends on it
             match removed {
                 Ok(_) if is_expired => self.core.as_guest(|counters| add(&counters.expired, 1)),
                 Ok(_) | Err(Error::NoSuchTable(_)) => {}

@@ -24,9 +24,10 @@
 //!   which may wait for this one's. Other keys are read on a draft, before the locks.
 
 use crate::cleaner::index_search::IndexSearch;
-use crate::room::Room;
-use crate::session::Guard;
+use crate::room::{Room, set_room_aside, set_windows_aside};
+use crate::session::append::Appender;
 use crate::session::roll::{roll, takes};
+use crate::session::{Guard, Pin};
 use crate::space::Purpose;
 use crate::{Error, KeyHash, TableId};
 use duramen_base::waits::{LongWait, Resource};
@@ -49,7 +50,7 @@ const HEAD_ROOM_BYTES: usize = 256 << 10;
 /// for more.
 pub const ROOM_ATTEMPTS_MAX: u32 = 8;
 
-impl<'s> Guard<'s> {
+impl Guard<'_> {
     /// Makes the operations of this guard on these keys one atomic step: other sessions see all of
     /// them or none, from the first call until [`unlock_keys`](Self::unlock_keys). Writes in
     /// between must be to these keys only. A second call ends the first step and begins another.
@@ -59,7 +60,7 @@ impl<'s> Guard<'s> {
     /// [`Error::Damaged`] if it cannot make room; [`Error::TryAgain`].
     pub fn lock_keys(&mut self, keys: &[(TableId, KeyHash)]) -> Result<(), Error> {
         self.unlock_keys();
-        self.lock_all(keys, Room::default())
+        lock_all(self, keys, Room::default())
     }
 
     /// As [`lock_keys`](Self::lock_keys), for a caller that has found memory for about `room`
@@ -76,7 +77,7 @@ impl<'s> Guard<'s> {
         room: Room,
     ) -> Result<(), Error> {
         self.unlock_keys();
-        self.lock_briefly(keys, room)
+        lock_briefly(self, keys, room)
     }
 
     /// As [`lock_keys`](Self::lock_keys), with room for the writes of the step: they cannot fail
@@ -89,11 +90,10 @@ impl<'s> Guard<'s> {
     pub fn lock_keys_for(&mut self, keys: &[(TableId, KeyHash)], room: Room) -> Result<(), Error> {
         for attempt in 1.. {
             self.unlock_keys();
-            let done = self
-                .set_windows_aside(room) // T5
-                .and_then(|()| self.lock_briefly(keys, room))
-                .and_then(|()| self.set_room_aside(room, false));
-            let again = attempt < ROOM_ATTEMPTS_MAX && self.locks.was_starved();
+            let done = set_windows_aside(&mut self.append, &mut self.pin, room) // T5
+                .and_then(|()| lock_briefly(self, keys, room))
+                .and_then(|()| set_room_aside(self, room, false));
+            let again = attempt < ROOM_ATTEMPTS_MAX && self.pin.locks().was_starved();
             if done.is_err() {
                 self.unlock_keys();
             }
@@ -104,115 +104,119 @@ impl<'s> Guard<'s> {
         unreachable!("the last attempt returns")
     }
 
-    /// Locks the keys, and keeps the windows that were set aside.
-    fn lock_briefly(&mut self, keys: &[(TableId, KeyHash)], room: Room) -> Result<(), Error> {
-        self.lock_all(keys, room)?;
-        self.locks.make_brief();
-        Ok(())
-    }
-
-    fn lock_all(&mut self, keys: &[(TableId, KeyHash)], room: Room) -> Result<(), Error> {
-        let own;
-        let keys = match keys.is_sorted_by(|a, b| a < b) {
-            true => keys,
-            false => {
-                own = in_order(keys);
-                &own
-            }
-        };
-        self.settle_before(keys);
-        self.seek_memory(room);
-        let (mut index_search, mut settle_attempts) = (IndexSearch::default(), 0);
-        let mut waiting = LongWait::new(Resource::Key, &[Resource::Pin, Resource::Head]);
-        loop {
-            self.take_head(); // T4
-            let mut tables = self.locks.take_tables();
-            for (table, hash) in keys {
-                let index = self.index(*table)?;
-                tables.add(index.partition(*hash), index.tag(*hash));
-            }
-            if !tables.reserve_room(self.core, self.me)? {
-                self.make_index_room(&mut index_search)?;
-                continue;
-            }
-            if !tables.lock_buckets(self.me) {
-                tables.unreserve();
-            } else if self.locks.open(tables) {
-                if let Err(error) = self.check_generation() {
-                    self.let_go();
-                    return Err(error);
-                }
-                let unsettled = self.unsettled(keys);
-                if settle_attempts < SETTLE_ATTEMPTS_MAX && !unsettled.is_empty() {
-                    settle_attempts += 1;
-                    self.let_go();
-                    self.settle_before(keys); // T7
-                    continue;
-                }
-                self.locks.set_unsettled(unsettled);
-                if let Some(log) = &self.core.log
-                    && let Some(tail) = &mut self.tail
-                {
-                    log.begin_group(tail);
-                }
-                return Ok(());
-            } else {
-                self.let_go();
-            }
-            waiting.wait();
-        }
-    }
-
-    /// T5: while nothing is locked, finds room in the head for `room`, or for most transactions; or
-    /// a window and a segment on disk to continue in. If there is none, the writes report it.
-    fn seek_memory(&mut self, room: Room) {
-        let (bytes, purpose) = (self.bytes_of(room), self.purpose_of(room));
-        let purpose = if bytes == 0 { Purpose::Head } else { purpose };
-        for _ in 0..ROOM_ATTEMPTS_MAX {
-            self.take_head();
-            let (core, head) = (self.core, self.head);
-            let tail = self.tail.as_mut().expect("just taken");
-            // Room that is left for removals alone is no room for known writes.
-            let is_open = bytes == 0 || takes(core, tail, purpose);
-            if is_open && tail.fits(bytes.max(HEAD_ROOM_BYTES)) || !self.ahead.is_empty() {
-                return;
-            }
-            if core.space.free_windows(head.node) > 0 && core.disk_has_room(purpose) {
-                // Writes that fit the head go there; others continue in a new segment anyway, which
-                // is taken now.
-                let is_ready = is_open && tail.fits(bytes)
-                    || roll(core, head, tail, bytes, purpose) != Ok(false);
-                if is_ready {
-                    return;
-                }
-            }
-            if self.make_room(purpose).is_err() {
-                return;
-            }
-        }
-    }
-
     /// Ends the atomic step: others see it. Does nothing if there is none.
     pub fn unlock_keys(&mut self) {
-        self.give_room_back();
-        self.let_go();
+        self.append.give_room_back(self.pin.core());
+        let_go(&mut self.pin, &mut self.append);
     }
+}
 
-    /// As [`unlock_keys`](Self::unlock_keys), but keeps the windows that were set aside.
-    fn let_go(&mut self) {
-        let Some(step) = self.locks.take() else {
-            return;
-        };
-        // Before any other thread can see the keys, so that a thread that sees one may append over
-        // it and be collected.
-        if let Some(log) = &self.core.log {
-            if let Some(tail) = &mut self.tail
-                && !self.alone
-            {
-                log.end_group(self.head.number, tail);
-            }
-            self.note_removals(log, step.removed());
+/// Locks the keys, and keeps the windows that were set aside.
+fn lock_briefly(
+    guard: &mut Guard<'_>,
+    keys: &[(TableId, KeyHash)],
+    room: Room,
+) -> Result<(), Error> {
+    lock_all(guard, keys, room)?;
+    guard.pin.locks_mut().make_brief();
+    Ok(())
+}
+
+fn lock_all(guard: &mut Guard<'_>, keys: &[(TableId, KeyHash)], room: Room) -> Result<(), Error> {
+    let own;
+    let keys = match keys.is_sorted_by(|a, b| a < b) {
+        true => keys,
+        false => {
+            own = in_order(keys);
+            &own
         }
-        self.locks.end(step, self.core, self.me);
+    };
+    let Guard {
+        pin, append, seen, ..
+    } = guard;
+    let (core, me) = (pin.core(), pin.me());
+    append.settle_before(pin, seen, keys);
+    seek_memory(append, pin, room);
+    let (mut index_search, mut settle_attempts) = (IndexSearch::default(), 0);
+    let mut waiting = LongWait::new(Resource::Key, &[Resource::Pin, Resource::Head]);
+    loop {
+        append.take_head(pin); // T4
+        let mut tables = pin.locks_mut().take_tables();
+        for (table, hash) in keys {
+            let index = pin.index(*table)?;
+            tables.add(index.partition(*hash), index.tag(*hash));
+        }
+        if !tables.reserve_room(core, me)? {
+            append.make_index_room(pin, &mut index_search)?;
+            continue;
+        }
+        if !tables.lock_buckets(me) {
+            tables.unreserve();
+        } else if pin.locks_mut().open(tables) {
+            if let Err(error) = pin.check_generation() {
+                let_go(pin, append);
+                return Err(error);
+            }
+            let unsettled = append.unsettled(core, keys);
+            if settle_attempts < SETTLE_ATTEMPTS_MAX && !unsettled.is_empty() {
+                settle_attempts += 1;
+                let_go(pin, append);
+                append.settle_before(pin, seen, keys); // T7
+                continue;
+            }
+            pin.locks_mut().set_unsettled(unsettled);
+            append.begin_group(core);
+            return Ok(());
+        } else {
+            let_go(pin, append);
+        }
+        waiting.wait();
     }
+}
+
+/// T5: while nothing is locked, finds room in the head for `room`, or for most transactions; or a
+/// window and a segment on disk to continue in. If there is none, the writes report it.
+fn seek_memory<'s>(append: &mut Appender<'s>, pin: &mut Pin<'s>, room: Room) {
+    let core = pin.core();
+    let (bytes, purpose) = (room.bytes_in(core), room.purpose_of(append));
+    let purpose = if bytes == 0 { Purpose::Head } else { purpose };
+    for _ in 0..ROOM_ATTEMPTS_MAX {
+        append.take_head(pin);
+        let is_ahead = append.windows_ahead() > 0;
+        let (head, tail) = (append.head(), append.tail());
+        // Room that is left for removals alone is no room for known writes.
+        let is_open = bytes == 0 || takes(core, tail, purpose);
+        if is_open && tail.fits(bytes.max(HEAD_ROOM_BYTES)) || is_ahead {
+            return;
+        }
+        if core.space.free_windows(head.node) > 0 && core.disk_has_room(purpose) {
+            // Writes that fit the head go there; others continue in a new segment anyway, which is
+            // taken now.
+            let is_ready = is_open && tail.fits(bytes)
+                || roll(core, head, tail, bytes, purpose) != Ok(false);
+            if is_ready {
+                return;
+            }
+        }
+        if append.make_room(pin, purpose).is_err() {
+            return;
+        }
+    }
+}
+
+/// As [`Guard::unlock_keys`], but keeps the windows that were set aside.
+fn let_go<'s>(pin: &mut Pin<'s>, append: &mut Appender<'s>) {
+    let (core, me) = (pin.core(), pin.me());
+    let Some(step) = pin.locks_mut().take() else {
+        return;
+    };
+    // Before any other thread can see the keys, so that a thread that sees one may append over it
+    // and be collected.
+    if let Some(log) = &core.log {
+        if !pin.is_alone() {
+            append.end_group(log);
+        }
+        append.note_removals(log, step.removed());
+    }
+    pin.locks_mut().end(step, core, me);
 }

@@ -13,20 +13,21 @@ mod lost;
 mod memory;
 
 use crate::cleaner::index_search::IndexSearch;
+use crate::core::Core;
 use crate::counters::Counters;
 use crate::head::Tail;
 use crate::index::Index;
 use crate::index::bucket::{Locking, Slot};
 use crate::index::change::{Change, Counted, Dropped};
 use crate::log::Log;
+use crate::session::append::Appender;
 use crate::session::draft::Draft;
 use crate::session::order::Buried;
 use crate::session::roll::{roll, takes};
-use crate::session::verified::{Found, Verify};
-use crate::session::{Guard, Locked};
+use crate::session::verified::Found;
+use crate::session::{Guard, Locked, Observed, Pin};
 use crate::space::{Purpose, Space};
 use crate::{Condition, Decision, Error, Incremented, KeyHash, Object, Outcome, TableId};
-use duramen_base::expiry::is_expired;
 use duramen_base::ids::SegmentId;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_base::planted::{Bug, has_bug};
@@ -114,425 +115,74 @@ impl<'s> Guard<'s> {
             return Draft::update(self, (table, hash, key), &mut decide);
         }
         check_key(key)?;
+        let core = self.pin.core();
         let mut index_search = IndexSearch::default();
         loop {
-            self.take_head();
+            self.append.take_head(&mut self.pin);
             // A transaction has checked this when it locked, and a thread that waits for guards
             // waits for the transaction's head.
-            if !self.locks.are_taken() {
-                self.check_generation()?;
+            if !self.pin.locks().are_taken() {
+                self.pin.check_generation()?;
             }
             // Looked up each time: a guard that had to wait was outside meanwhile, and the table
             // may have been dropped.
-            let index = self.index(table)?;
-            let Some(locked) = self.lock_key(index, hash, key)? else {
-                self.make_index_room(&mut index_search)?;
+            let index = self.pin.index(table)?;
+            let Some(locked) = self.pin.lock_key(index, hash, key)? else {
+                self.append.make_index_room(&mut self.pin, &mut index_search)?;
                 continue;
             };
-            let object = locked.found.and_then(|(_, _, entry)| self.object(entry));
+            let object = locked.found.and_then(|(_, _, entry)| self.pin.object(entry));
             let met = Met::new(object, &locked);
             self.scratch.clear();
             let decision = decide(object, self.scratch);
             if let Decision::Keep = decision {
-                return Ok(self.keep_locked((table, index), (hash, key), &locked, met));
+                return Ok(keep_met(self, (table, index), (hash, key), &locked, met));
             }
-            let Some((value, expires_at_ms)) = self.to_put(&decision) else {
-                match self.remove_met((table, index), (hash, key), locked, met)? {
+            let Some((value, expires_at_ms)) = to_put(&self.pin, &decision) else {
+                match remove_met(self, (table, index), (hash, key), locked, met)? {
                     Some(outcome) => return Ok(outcome),
                     None => continue,
                 }
             };
-            if let Some(log) = self.core.log.as_deref()
-                && !self.may_append(log, hash, &locked)?
-            {
-                continue;
+            if let Some(log) = core.log.as_deref() {
+                let pin = &mut self.pin;
+                if !self.append.may_append(pin, &self.seen, log, hash, &locked)? {
+                    continue;
+                }
             }
             // The scratch buffer leaves the guard while a value is borrowed from it.
             let scratch = std::mem::take(self.scratch);
             let value_bytes = value.unwrap_or(&scratch).len();
             if has_bug(Bug::MarkedBeforeSeen) {
                 let version = met.before.map_or(1, |version| version + 1);
-                self.core.note_written(table, key, value_bytes, version);
+                core.note_written(table, key, value_bytes, version);
             }
             let is_typed = matches!(decision, Decision::PutTyped { .. });
-            let put = self.put_locked(
-                table,
-                &locked,
-                key,
-                value.unwrap_or(&scratch),
-                (expires_at_ms, is_typed),
-            );
+            let value = (value.unwrap_or(&scratch), is_typed);
+            let put = self
+                .append
+                .put(&self.pin, (table, key), &locked, value, expires_at_ms);
             *self.scratch = scratch;
-            self.unlock(&locked);
+            locked.unlock();
             match put? {
                 Put::Done(version) => {
                     if !has_bug(Bug::MarkedBeforeSeen) {
                         // range::watch::W1
-                        self.core.note_written(table, key, value_bytes, version);
+                        core.note_written(table, key, value_bytes, version);
                     }
-                    self.note_put((table, index), (hash, key), &locked, met, is_typed);
+                    note_put(self, (table, index), (hash, key), &locked, met, is_typed);
                     return Ok(met.outcome(Some(version)));
                 }
                 Put::LookAgain => {}
-                Put::NoSpace => self.make_room(self.puts)?,
-                Put::IndexFull => self.grow_index(locked.partition, &mut index_search)?,
-            }
-        }
-    }
-
-    /// Value and time of expiry that a decision puts; the value `None`: it is in the scratch
-    /// buffer. `None`: the object is to be removed.
-    #[inline(always)]
-    fn to_put<'v>(&self, decision: &Decision<'v>) -> Option<(Option<&'v [u8]>, Option<u64>)> {
-        let (value, expires_at_ms) = match *decision {
-            Decision::Put {
-                value,
-                expires_at_ms,
-            } => (Some(value), expires_at_ms),
-            Decision::PutScratch { expires_at_ms } | Decision::PutTyped { expires_at_ms } => {
-                (None, expires_at_ms)
-            }
-            Decision::Remove | Decision::Keep => return None,
-        };
-        (!self.is_past(expires_at_ms)).then_some((value, expires_at_ms))
-    }
-
-    /// Leaves the object that was found, or its absence, and unlocks.
-    #[inline(always)]
-    fn keep_locked(
-        &mut self,
-        (table, index): (TableId, &'s Index),
-        (hash, key): (KeyHash, &[u8]),
-        locked: &Locked<'s>,
-        met: Met,
-    ) -> Outcome {
-        self.observe_locked(index, hash, locked);
-        self.unlock(locked);
-        if met.was_expired {
-            self.expire_now(table, index, hash, key);
-        }
-        met.outcome(met.before)
-    }
-
-    /// Removes the object that was found, and tells of it. `None`: nothing was done yet, look
-    /// again.
-    #[inline(always)]
-    fn remove_met(
-        &mut self,
-        (table, index): (TableId, &'s Index),
-        (hash, key): (KeyHash, &[u8]),
-        locked: Locked<'s>,
-        met: Met,
-    ) -> Result<Option<Outcome>, Error> {
-        let was_there = locked.found.is_some();
-        if !self.remove_locked(table, index, (hash, key), locked)? {
-            return Ok(None);
-        }
-        if was_there {
-            self.notes.note_key(&self.core.writes, table, key);
-        }
-        self.notes.note_gone(table, hash, met.first, None);
-        if met.was_expired {
-            self.notes.note_replaced(&self.core.departures, table, key);
-        }
-        Ok(Some(met.outcome(None)))
-    }
-
-    /// Tells of a put, and lets the index grow.
-    #[inline(always)]
-    fn note_put(
-        &mut self,
-        (table, index): (TableId, &'s Index),
-        (hash, key): (KeyHash, &[u8]),
-        locked: &Locked<'s>,
-        met: Met,
-        is_typed: bool,
-    ) {
-        if let Some(log) = self.core.log.as_deref() {
-            self.note_own(log, index);
-        }
-        self.after_put(locked);
-        self.notes.note_key(&self.core.writes, table, key);
-        let mut first_now = None;
-        if is_typed {
-            first_now = self.scratch.first().copied();
-            self.notes.note_typed(table, hash, first_now);
-        }
-        self.notes.note_gone(table, hash, met.first, first_now);
-        if met.was_expired {
-            self.notes.note_replaced(&self.core.departures, table, key);
-        }
-    }
-
-    /// Whether a time of expiry is over.
-    pub(crate) fn is_past(&self, expires_at_ms: Option<u64>) -> bool {
-        expires_at_ms.is_some_and(|at_ms| is_expired(at_ms, self.now_ms()))
-    }
-
-    #[inline(always)]
-    fn lock_key(
-        &self,
-        index: &'s Index,
-        hash: KeyHash,
-        key: &[u8],
-    ) -> Result<Option<Locked<'s>>, Error> {
-        let partition = index.partition(hash);
-        let tag = index.tag(hash);
-        loop {
-            let Some((view, home, locking)) = partition.lock(tag, self.me, self.core.resources())
-            else {
-                return Ok(None);
-            };
-            let mut locked = Locked {
-                partition,
-                view,
-                home,
-                tag,
-                in_transaction: locking == Locking::Mine,
-                found: None,
-            };
-            match self.find_in(view, tag, key, Verify::Always) {
-                None | Some((_, _, Found::Other)) => {}
-                Some((place, slot, Found::Key(here))) => {
-                    let entry = self.entry_at(here);
-                    self.meet_bytes(entry.padded_bytes);
-                    locked.found = Some((place, slot, entry));
+                Put::NoSpace => {
+                    let purpose = self.append.purpose();
+                    self.append.make_room(&mut self.pin, purpose)?;
                 }
-                Some((_, slot, Found::Cold)) => {
-                    self.unlock(&locked);
-                    self.meet_cold(slot.location())?;
-                    continue;
-                }
-                Some((_, _, Found::Damaged)) => {
-                    self.unlock(&locked);
-                    return Err(Error::Damaged); // verified::V4
+                Put::IndexFull => {
+                    let (pin, partition) = (&mut self.pin, locked.partition);
+                    self.append.grow_index(pin, partition, &mut index_search)?;
                 }
             }
-            return Ok(Some(locked));
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn unlock(&self, locked: &Locked<'_>) {
-        if !locked.in_transaction {
-            locked.view.unlock(locked.home);
-        }
-    }
-
-    /// The entry, or its absence, decided the result: the reply depends on it.
-    #[inline]
-    fn observe_locked(&self, index: &Index, hash: KeyHash, locked: &Locked<'_>) {
-        match locked.found {
-            Some((_, slot, _)) if self.core.space.is_undurable(slot.location()) => {
-                self.observe_entry(index, slot.location());
-            }
-            Some(_) => {}
-            None => self.observe_absence(index, locked.partition, hash),
-        }
-    }
-
-    /// With a log: appends the tombstone of the object that is about to be removed. False: the
-    /// bucket was unlocked, look again.
-    fn record_removal(
-        &mut self,
-        log: &Log,
-        table: TableId,
-        index: &Index,
-        key: (KeyHash, &[u8]),
-        locked: &Locked<'s>,
-    ) -> Result<bool, Error> {
-        if locked.found.is_none() {
-            self.observe_absence(index, locked.partition, key.0);
-            if log.eviction_victim() == SegmentId::NONE {
-                return Ok(true);
-            }
-        }
-        if !self.may_append(log, key.0, locked)? {
-            return Ok(false);
-        }
-        match self.bury(log, table, key, locked) {
-            Ok(Buried::Done) => {
-                self.note_own(log, index);
-                Ok(true)
-            }
-            Ok(Buried::LookAgain) => {
-                self.unlock(locked);
-                Ok(false)
-            }
-            Ok(Buried::NoSpace) => {
-                self.unlock(locked);
-                self.make_room(Purpose::Tombstones).map(|()| false)
-            }
-            Err(error) => {
-                self.unlock(locked);
-                Err(error)
-            }
-        }
-    }
-
-    /// Removes the object that was found, and unlocks. False: nothing was done yet, look again.
-    fn remove_locked(
-        &mut self,
-        table: TableId,
-        index: &Index,
-        (hash, key): (KeyHash, &[u8]),
-        locked: Locked<'s>,
-    ) -> Result<bool, Error> {
-        if let Some(log) = self.core.log.as_deref()
-            && !self.record_removal(log, table, index, (hash, key), &locked)?
-        {
-            return Ok(false);
-        }
-        if let Some((place, slot, entry)) = locked.found {
-            if has_bug(Bug::MarkedBeforeSeen) {
-                self.core.note_written(table, key, 0, entry.version);
-            }
-            let change = locked.change(&self.core.space, &self.head.counters);
-            change.remove(locked.tag, Dropped::new(place, slot, &entry));
-            if !has_bug(Bug::RemovalsAreNotMarked) && !has_bug(Bug::MarkedBeforeSeen) {
-                // Now: an earlier mark could be used while the key is still there
-                // (range::watch::W1).
-                self.core.note_written(table, key, 0, entry.version);
-            }
-        }
-        self.unlock(&locked);
-        if !self.locks.are_taken() && locked.partition.wants_shrinking(locked.view.len()) {
-            self.core.resize(locked.partition, self.me);
-        }
-        Ok(true)
-    }
-
-    #[inline(always)]
-    fn put_locked(
-        &mut self,
-        table: TableId,
-        locked: &Locked<'s>,
-        key: &[u8],
-        value: &[u8],
-        (expires_at_ms, is_typed): (Option<u64>, bool),
-    ) -> Result<Put, Error> {
-        debug_assert!(!is_typed || !value.is_empty(), "a typed value has a type");
-        self.check_put(locked, value)?;
-        let version = match &locked.found {
-            Some((_, _, entry)) => self.core.version_after(entry.version),
-            None => locked.partition.floor().max(1),
-        }
-        .max(self.carried.version_at_least);
-        let mut object = NewObject {
-            table: table.0,
-            version,
-            expires_at_ms,
-            key,
-            value,
-            victim: SegmentId::NONE,
-            is_typed,
-        };
-        if let Some(put) = self.find_room(locked, &mut object)? {
-            return Ok(put);
-        }
-        if locked.found.is_none()
-            && !locked
-                .partition
-                .count_insert(locked.view.len(), locked.in_transaction)
-        {
-            return Ok(Put::IndexFull);
-        }
-        let tail = self.tail.as_mut().expect("locked before the bucket");
-        let bytes = object.padded_bytes();
-        let offset = tail.take(bytes);
-        // SAFETY: `take` gave this head `bytes` bytes of its own window (head::H2), which it alone
-        // writes while its lock is held.
-        object.write_to(unsafe {
-            std::slice::from_raw_parts_mut(self.core.space.at(Space::location(offset)), bytes)
-        });
-        tail.record(&self.core.space);
-        if let Some(log) = self.core.log.as_deref() {
-            log.streams[self.head.number].publish(tail.position(), tail.in_group());
-        }
-        if let Some(expires_at_ms) = expires_at_ms
-            && let Some(window) = tail.window()
-        {
-            self.core.space.segments[window as usize].note_expiry(bytes as u32, expires_at_ms);
-        }
-        let counters = &self.head.counters;
-        counters.note_append(bytes, key.len() + value.len(), version);
-        self.carried.appended += bytes as u64;
-        let change = locked.change(&self.core.space, counters);
-        let new = Counted::object(table, expires_at_ms.is_some());
-        let location = Space::location(offset);
-        match locked.found {
-            Some((place, slot, old)) => {
-                change.replace(
-                    Dropped::new(place, slot, &old),
-                    slot.moved_to(location),
-                    new,
-                );
-            }
-            None => change.insert(locked.tag, Slot::new(locked.tag, location), new),
-        }
-        Ok(Put::Done(version))
-    }
-
-    #[inline(always)]
-    fn check_put(&self, locked: &Locked<'s>, value: &[u8]) -> Result<(), Error> {
-        if value.len() > VALUE_BYTES_MAX {
-            return Err(Error::ValueTooLarge {
-                bytes: value.len(),
-                limit: VALUE_BYTES_MAX,
-            });
-        }
-        // A transaction with room has checked all its buckets before its first write (room::R1).
-        let is_checked = self.granted && locked.in_transaction;
-        if locked.found.is_none() && !is_checked && locked.view.is_crowded(locked.tag) {
-            return Err(Error::Crowded); // bucket::B6
-        }
-        Ok(())
-    }
-
-    /// Makes sure that the head has room for an object, and notes the object's victim. `Some`:
-    /// there is no room, or the entry that was found may have moved.
-    #[inline(always)]
-    fn find_room(
-        &mut self,
-        locked: &Locked<'s>,
-        object: &mut NewObject<'_>,
-    ) -> Result<Option<Put>, Error> {
-        let log = self.core.log.as_deref();
-        let tail = self.tail.as_mut().expect("locked before the bucket");
-        if let Some(log) = log {
-            object.victim = victim_of(log, &self.core.space, locked, tail);
-        }
-        let bytes = object.padded_bytes();
-        // A rewrite that was granted room has it (room::R1), whatever others write meanwhile.
-        let is_shut = tail.is_for_deletes()
-            && (self.puts == Purpose::Head || !self.granted)
-            && !takes(self.core, tail, self.puts);
-        if tail.fits(bytes) && !is_shut {
-            return Ok(None);
-        }
-        if !self.ahead.is_empty() {
-            self.go_on();
-            return Ok(Some(Put::LookAgain));
-        }
-        if !roll(self.core, self.head, tail, bytes + 8, self.puts)? {
-            return Ok(Some(Put::NoSpace));
-        }
-        if tail.in_group() {
-            return Ok(Some(Put::LookAgain));
-        }
-        if let Some(log) = log {
-            object.victim = victim_of(log, &self.core.space, locked, tail);
-        }
-        Ok(None)
-    }
-
-    #[inline(always)]
-    fn after_put(&self, locked: &Locked<'_>) {
-        if locked.found.is_none()
-            && !self.locks.are_taken()
-            && locked.partition.wants_growth(locked.view.len())
-        {
-            self.core.resize(locked.partition, self.me);
         }
     }
 
@@ -584,14 +234,15 @@ impl<'s> Guard<'s> {
         if self.draft.is_some() {
             return Draft::update(self, (table, hash, key), &mut |_, _| Decision::Remove);
         }
-        let index = self.index(table)?;
+        let (core, index) = (self.pin.core(), self.pin.index(table)?);
         // An object that a load evicted may be on disk though its partition has never had a key.
-        let log = self.core.log.as_deref();
+        let log = core.log.as_deref();
         let is_certain = || log.is_none_or(|log| log.eviction_victim() == SegmentId::NONE);
         let is_empty = index.partition(hash).view().len() == 0 && is_certain();
         // No object has such a key: a command over several keys continues with the next.
         if key.len() > KEY_BYTES_MAX || is_empty {
-            self.observe_absence(index, index.partition(hash), hash);
+            let partition = index.partition(hash);
+            self.seen.observe_absence(core, index, partition, hash);
             return Ok(Outcome {
                 before: None,
                 after: None,
@@ -651,7 +302,7 @@ impl<'s> Guard<'s> {
         key: &[u8],
         by: i64,
     ) -> Result<Incremented<i64>, Error> {
-        self.add(table, hash, key, |found| {
+        add(self, table, hash, key, |found| {
             let old = found.map_or(Ok(0), |value| {
                 parse_integer(value).ok_or(Error::NotAnInteger)
             })?;
@@ -673,7 +324,7 @@ impl<'s> Guard<'s> {
         key: &[u8],
         by: f64,
     ) -> Result<Incremented<f64>, Error> {
-        self.add(table, hash, key, |found| {
+        add(self, table, hash, key, |found| {
             let text = found.map_or(Ok("0"), |value| {
                 std::str::from_utf8(value).map_err(|_| Error::NotAFloat)
             })?;
@@ -689,42 +340,386 @@ impl<'s> Guard<'s> {
             Ok((new, new.to_string()))
         })
     }
-
-    fn add<T>(
-        &mut self,
-        table: TableId,
-        hash: KeyHash,
-        key: &[u8],
-        next: impl Fn(Option<&[u8]>) -> Result<(T, String), Error>,
-    ) -> Result<Incremented<T>, Error> {
-        let mut result = Err(Error::NotAnInteger);
-        let outcome = self.update(table, hash, key, |found, scratch| {
-            let old = found.map(|object| object.string()).transpose();
-            match old.and_then(&next) {
-                Ok((value, text)) => {
-                    result = Ok(value);
-                    scratch.extend_from_slice(text.as_bytes());
-                    Decision::PutScratch {
-                        expires_at_ms: found.and_then(|object| object.expires_at_ms),
-                    }
-                }
-                Err(error) => {
-                    result = Err(error);
-                    Decision::Keep
-                }
-            }
-        })?;
-        Ok(Incremented {
-            value: result?,
-            version: outcome.after.unwrap_or_default(),
-        })
-    }
 }
 
 /// A decimal integer as `increment` writes it: no blanks, no plus sign, no leading zeros.
 pub fn parse_integer(value: &[u8]) -> Option<i64> {
     let number: i64 = std::str::from_utf8(value).ok()?.parse().ok()?;
     (value == b"0" || !matches!(value, [b'+' | b'0', ..] | [b'-', b'0', ..])).then_some(number)
+}
+
+/// Adds to the number that a key has: `next` gets its text.
+fn add<T>(
+    guard: &mut Guard<'_>,
+    table: TableId,
+    hash: KeyHash,
+    key: &[u8],
+    next: impl Fn(Option<&[u8]>) -> Result<(T, String), Error>,
+) -> Result<Incremented<T>, Error> {
+    let mut result = Err(Error::NotAnInteger);
+    let outcome = guard.update(table, hash, key, |found, scratch| {
+        let old = found.map(|object| object.string()).transpose();
+        match old.and_then(&next) {
+            Ok((value, text)) => {
+                result = Ok(value);
+                scratch.extend_from_slice(text.as_bytes());
+                Decision::PutScratch {
+                    expires_at_ms: found.and_then(|object| object.expires_at_ms),
+                }
+            }
+            Err(error) => {
+                result = Err(error);
+                Decision::Keep
+            }
+        }
+    })?;
+    Ok(Incremented {
+        value: result?,
+        version: outcome.after.unwrap_or_default(),
+    })
+}
+
+/// Value and time of expiry that a decision puts; the value `None`: it is in the scratch buffer.
+/// `None`: the object is to be removed.
+#[inline(always)]
+fn to_put<'v>(
+    pin: &Pin<'_>,
+    decision: &Decision<'v>,
+) -> Option<(Option<&'v [u8]>, Option<u64>)> {
+    let (value, expires_at_ms) = match *decision {
+        Decision::Put {
+            value,
+            expires_at_ms,
+        } => (Some(value), expires_at_ms),
+        Decision::PutScratch { expires_at_ms } | Decision::PutTyped { expires_at_ms } => {
+            (None, expires_at_ms)
+        }
+        Decision::Remove | Decision::Keep => return None,
+    };
+    (!pin.is_past(expires_at_ms)).then_some((value, expires_at_ms))
+}
+
+/// Leaves the object that was found, or its absence, and unlocks.
+#[inline(always)]
+fn keep_met(
+    guard: &Guard<'_>,
+    (table, index): (TableId, &Index),
+    (hash, key): (KeyHash, &[u8]),
+    locked: &Locked<'_>,
+    met: Met,
+) -> Outcome {
+    guard.seen.observe_locked(guard.pin.core(), index, hash, locked);
+    locked.unlock();
+    if met.was_expired {
+        guard.pin.expire_now(table, index, hash, key);
+    }
+    met.outcome(met.before)
+}
+
+/// Removes the object that was found, and tells of it. `None`: nothing was done yet, look again.
+#[inline(always)]
+fn remove_met<'s>(
+    guard: &mut Guard<'s>,
+    (table, index): (TableId, &'s Index),
+    (hash, key): (KeyHash, &[u8]),
+    locked: Locked<'s>,
+    met: Met,
+) -> Result<Option<Outcome>, Error> {
+    let Guard {
+        pin,
+        append,
+        seen,
+        notes,
+        ..
+    } = guard;
+    let (core, was_there) = (pin.core(), locked.found.is_some());
+    if !append.remove(pin, seen, (table, index), (hash, key), locked)? {
+        return Ok(None);
+    }
+    if was_there {
+        notes.note_key(&core.writes, table, key);
+    }
+    notes.note_gone(table, hash, met.first, None);
+    if met.was_expired {
+        notes.note_replaced(&core.departures, table, key);
+    }
+    Ok(Some(met.outcome(None)))
+}
+
+/// Tells of a put, and lets the index grow.
+#[inline(always)]
+fn note_put(
+    guard: &mut Guard<'_>,
+    (table, index): (TableId, &Index),
+    (hash, key): (KeyHash, &[u8]),
+    locked: &Locked<'_>,
+    met: Met,
+    is_typed: bool,
+) {
+    let (core, notes) = (guard.pin.core(), &mut *guard.notes);
+    if let Some(log) = core.log.as_deref() {
+        guard.append.note_own(&guard.seen, log, index);
+    }
+    if locked.found.is_none()
+        && !guard.pin.locks().are_taken()
+        && locked.partition.wants_growth(locked.view.len())
+    {
+        core.resize(locked.partition, guard.pin.me());
+    }
+    notes.note_key(&core.writes, table, key);
+    let mut first_now = None;
+    if is_typed {
+        first_now = guard.scratch.first().copied();
+        notes.note_typed(table, hash, first_now);
+    }
+    notes.note_gone(table, hash, met.first, first_now);
+    if met.was_expired {
+        notes.note_replaced(&core.departures, table, key);
+    }
+}
+
+impl<'s> Pin<'s> {
+    /// Locks the key's home bucket, and finds its entry. `None`: the index lacks memory for it.
+    #[inline(always)]
+    fn lock_key(
+        &self,
+        index: &'s Index,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Result<Option<Locked<'s>>, Error> {
+        let partition = index.partition(hash);
+        let tag = index.tag(hash);
+        loop {
+            let Some((view, home, locking)) =
+                partition.lock(tag, self.me(), self.core().resources())
+            else {
+                return Ok(None);
+            };
+            let mut locked = Locked {
+                partition,
+                view,
+                home,
+                tag,
+                in_transaction: locking == Locking::Mine,
+                found: None,
+            };
+            match self.find_verified(view, tag, key) {
+                None | Some((_, _, Found::Other)) => {}
+                Some((place, slot, Found::Key(here))) => {
+                    let entry = self.entry_at(here);
+                    self.meet_bytes(entry.padded_bytes);
+                    locked.found = Some((place, slot, entry));
+                }
+                Some((_, slot, Found::Cold)) => {
+                    locked.unlock();
+                    self.meet_cold(slot.location())?;
+                    continue;
+                }
+                Some((_, _, Found::Damaged)) => {
+                    locked.unlock();
+                    return Err(Error::Damaged); // verified::V4
+                }
+            }
+            return Ok(Some(locked));
+        }
+    }
+}
+
+impl<'s> Appender<'s> {
+    /// With a log: appends the tombstone of the object that is about to be removed. False: the
+    /// bucket was unlocked, look again.
+    fn record_removal(
+        &mut self,
+        pin: &mut Pin<'s>,
+        seen: &Observed,
+        log: &Log,
+        (table, index): (TableId, &Index),
+        key: (KeyHash, &[u8]),
+        locked: &Locked<'s>,
+    ) -> Result<bool, Error> {
+        if locked.found.is_none() {
+            seen.observe_absence(pin.core(), index, locked.partition, key.0);
+            if log.eviction_victim() == SegmentId::NONE {
+                return Ok(true);
+            }
+        }
+        if !self.may_append(pin, seen, log, key.0, locked)? {
+            return Ok(false);
+        }
+        let buried = self.bury(pin, log, table, key, locked);
+        if let Ok(Buried::Done) = buried {
+            self.note_own(seen, log, index);
+            return Ok(true);
+        }
+        locked.unlock();
+        match buried? {
+            Buried::NoSpace => self.make_room(pin, Purpose::Tombstones).map(|()| false),
+            Buried::Done | Buried::LookAgain => Ok(false),
+        }
+    }
+
+    /// Removes the object that was found, and unlocks. False: nothing was done yet, look again.
+    fn remove(
+        &mut self,
+        pin: &mut Pin<'s>,
+        seen: &Observed,
+        (table, index): (TableId, &Index),
+        (hash, key): (KeyHash, &[u8]),
+        locked: Locked<'s>,
+    ) -> Result<bool, Error> {
+        let core = pin.core();
+        if let Some(log) = core.log.as_deref()
+            && !self.record_removal(pin, seen, log, (table, index), (hash, key), &locked)?
+        {
+            return Ok(false);
+        }
+        if let Some((place, slot, entry)) = locked.found {
+            if has_bug(Bug::MarkedBeforeSeen) {
+                core.note_written(table, key, 0, entry.version);
+            }
+            let change = locked.change(&core.space, &self.head().counters);
+            change.remove(locked.tag, Dropped::new(place, slot, &entry));
+            if !has_bug(Bug::RemovalsAreNotMarked) && !has_bug(Bug::MarkedBeforeSeen) {
+                // Now: an earlier mark could be used while the key is still there
+                // (range::watch::W1).
+                core.note_written(table, key, 0, entry.version);
+            }
+        }
+        locked.unlock();
+        if !pin.locks().are_taken() && locked.partition.wants_shrinking(locked.view.len()) {
+            core.resize(locked.partition, pin.me());
+        }
+        Ok(true)
+    }
+
+    /// Appends an object over what was found, and points the slot to it.
+    #[inline(always)]
+    fn put(
+        &mut self,
+        pin: &Pin<'s>,
+        (table, key): (TableId, &[u8]),
+        locked: &Locked<'s>,
+        (value, is_typed): (&[u8], bool),
+        expires_at_ms: Option<u64>,
+    ) -> Result<Put, Error> {
+        debug_assert!(!is_typed || !value.is_empty(), "a typed value has a type");
+        self.check_put(locked, value)?;
+        let (core, head) = (pin.core(), self.head());
+        let version = match &locked.found {
+            Some((_, _, entry)) => core.version_after(entry.version),
+            None => locked.partition.floor().max(1),
+        }
+        .max(self.version_at_least());
+        let mut object = NewObject {
+            table: table.0,
+            version,
+            expires_at_ms,
+            key,
+            value,
+            victim: SegmentId::NONE,
+            is_typed,
+        };
+        if let Some(put) = self.find_room(core, locked, &mut object)? {
+            return Ok(put);
+        }
+        if locked.found.is_none()
+            && !locked
+                .partition
+                .count_insert(locked.view.len(), locked.in_transaction)
+        {
+            return Ok(Put::IndexFull);
+        }
+        let tail = self.tail();
+        let bytes = object.padded_bytes();
+        let offset = tail.take(bytes);
+        // SAFETY: `take` gave this head `bytes` bytes of its own window (head::H2), which it alone
+        // writes while its lock is held.
+        object.write_to(unsafe {
+            std::slice::from_raw_parts_mut(core.space.at(Space::location(offset)), bytes)
+        });
+        tail.record(&core.space);
+        if let Some(log) = core.log.as_deref() {
+            log.streams[head.number].publish(tail.position(), tail.in_group());
+        }
+        if let Some(expires_at_ms) = expires_at_ms
+            && let Some(window) = tail.window()
+        {
+            core.space.segments[window as usize].note_expiry(bytes as u32, expires_at_ms);
+        }
+        let counters = &head.counters;
+        counters.note_append(bytes, key.len() + value.len(), version);
+        pin.note_appended(bytes);
+        let change = locked.change(&core.space, counters);
+        let new = Counted::object(table, expires_at_ms.is_some());
+        let location = Space::location(offset);
+        match locked.found {
+            Some((place, slot, old)) => {
+                change.replace(
+                    Dropped::new(place, slot, &old),
+                    slot.moved_to(location),
+                    new,
+                );
+            }
+            None => change.insert(locked.tag, Slot::new(locked.tag, location), new),
+        }
+        Ok(Put::Done(version))
+    }
+
+    #[inline(always)]
+    fn check_put(&self, locked: &Locked<'s>, value: &[u8]) -> Result<(), Error> {
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::ValueTooLarge {
+                bytes: value.len(),
+                limit: VALUE_BYTES_MAX,
+            });
+        }
+        // A transaction with room has checked all its buckets before its first write (room::R1).
+        let is_checked = self.is_granted() && locked.in_transaction;
+        if locked.found.is_none() && !is_checked && locked.view.is_crowded(locked.tag) {
+            return Err(Error::Crowded); // bucket::B6
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the head has room for an object, and notes the object's victim. `Some`:
+    /// there is no room, or the entry that was found may have moved.
+    #[inline(always)]
+    fn find_room(
+        &mut self,
+        core: &Core,
+        locked: &Locked<'s>,
+        object: &mut NewObject<'_>,
+    ) -> Result<Option<Put>, Error> {
+        let log = core.log.as_deref();
+        let (head, purpose) = (self.head(), self.purpose());
+        let (is_granted, is_ahead) = (self.is_granted(), self.windows_ahead() > 0);
+        let tail = self.tail();
+        if let Some(log) = log {
+            object.victim = victim_of(log, &core.space, locked, tail);
+        }
+        let bytes = object.padded_bytes();
+        // A rewrite that was granted room has it (room::R1), whatever others write meanwhile.
+        let is_shut = tail.is_for_deletes()
+            && (purpose == Purpose::Head || !is_granted)
+            && !takes(core, tail, purpose);
+        if tail.fits(bytes) && !is_shut {
+            return Ok(None);
+        }
+        if is_ahead {
+            self.go_on(core);
+            return Ok(Some(Put::LookAgain));
+        }
+        if !roll(core, head, tail, bytes + 8, purpose)? {
+            return Ok(Some(Put::NoSpace));
+        }
+        if tail.in_group() {
+            return Ok(Some(Put::LookAgain));
+        }
+        if let Some(log) = log {
+            object.victim = victim_of(log, &core.space, locked, tail);
+        }
+        Ok(None)
+    }
 }
 
 /// The victim that the next entry has to name: the segment of its predecessor.

@@ -236,7 +236,7 @@ fn a_driven_store_is_deterministic() {
             let key = key(n % 900);
             let hash = guard.hash(&key);
             guard.write(T, hash, &key, &[n as u8; 3000], None).unwrap();
-            let position = guard.take_position();
+            let position = guard.order().take_position();
             drop(guard);
             if n % 7 == 0 {
                 assert!(log.reached(&position) < Level::Synced, "nobody commits");
@@ -536,7 +536,7 @@ fn a_stop_on_a_full_disk_loses_nothing() {
         let key = key(n);
         let hash = guard.hash(&key);
         guard.write(T, hash, &key, &[7; 10_000], None).unwrap();
-        let _ = guard.take_position();
+        let _ = guard.order().take_position();
     }
     drop(session);
     let refused = store.close().unwrap_err();

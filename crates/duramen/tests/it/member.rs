@@ -375,7 +375,7 @@ fn write(cluster: &Cluster, random: &mut Random, n: u64, value: &[u8]) -> Vec<u8
         let mut guard = session.pin();
         let hash = guard.hash(&key);
         match guard.write(T, hash, &key, value, None) {
-            Ok(_) => break guard.take_position(),
+            Ok(_) => break guard.order().take_position(),
             Err(error) => {
                 // Memory is free when the network, which is this thread, has carried survivors.
                 drop(guard);
@@ -491,7 +491,7 @@ fn buffered_writes_are_synced_when_somebody_asks() {
         let key = n.to_le_bytes();
         let hash = guard.hash(&key);
         guard.write(T, hash, &key, &[7; 100], None).unwrap();
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         log.try_commit_here(Level::Buffered);
         let mut turns = 0;
@@ -527,7 +527,7 @@ fn scenario_26_a_fenced_master_acknowledges_nothing() {
     let mut guard = session.pin();
     let hash = guard.hash(b"late");
     guard.write(T, hash, b"late", b"late", None).unwrap();
-    let position = guard.take_position();
+    let position = guard.order().take_position();
     drop(guard);
     log.try_commit_here(Level::Synced);
     while let Some(event) = cluster.net.take(None) {
@@ -685,7 +685,7 @@ fn damaged_write(cluster: &Cluster, flips: [&dyn Fn(); 2]) -> Position {
     let mut guard = session.pin();
     let hash = guard.hash(b"late");
     guard.write(T, hash, b"late", &[5; 500], None).unwrap();
-    let position = guard.take_position();
+    let position = guard.order().take_position();
     drop(guard);
     drop(session);
     flips[0]();

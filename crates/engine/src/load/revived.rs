@@ -72,7 +72,7 @@ impl Revived {
             let mut guard = session.pin();
             let hash = guard.hash(&key);
             guard.remove(table, hash, &key)?;
-            let _ = guard.take_position(); // the caller commits everything
+            let _ = guard.order().take_position(); // the caller commits everything
         }
         Ok(!is_over)
     }

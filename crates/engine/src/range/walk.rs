@@ -97,8 +97,7 @@ impl Walks<'_, '_> {
         mut show: impl FnMut(Object<'_>) -> bool,
     ) -> Result<(Option<u64>, usize), Error> {
         let guard = self.guard;
-        let core = guard.core;
-        let index = core.tables.index(table)?;
+        let (core, index) = (guard.pin.core(), guard.pin.index(table)?);
         let Some((partition, tag)) = index.at_position(cursor) else {
             return Ok((None, 0));
         };
@@ -114,7 +113,7 @@ impl Walks<'_, '_> {
             looks.bucket();
             let partition = &index.partitions()[place.partition];
             let Some((view, bucket)) = place.bucket(index, &core.space) else {
-                guard.observe_gaps(index, partition);
+                guard.seen.observe_gaps(core, index, partition);
                 continue;
             };
             let shows = |slot: Slot, entry: Entry<'_>| {
@@ -123,9 +122,9 @@ impl Walks<'_, '_> {
                     return;
                 }
                 if core.space.is_undurable(slot.location()) {
-                    guard.observe_entry(index, slot.location());
+                    guard.seen.observe_entry(core, index, slot.location());
                 }
-                if let Some(object) = guard.object(entry) {
+                if let Some(object) = guard.pin.object(entry) {
                     shown += 1;
                     if !show(object) {
                         shown = shown.max(count);
@@ -135,15 +134,15 @@ impl Walks<'_, '_> {
             if let Err(lacking) = self.show_bucket(view, (bucket, place.tag), shows) {
                 let at = index.position(place.partition, lacking.first_tag);
                 if partly && cold.is_none() && at > begin {
-                    guard.observe_gaps(index, partition);
-                    guard.take_colds();
+                    guard.seen.observe_gaps(core, index, partition);
+                    guard.pin.take_colds();
                     return Ok((Some(at), looks.sum()));
                 }
                 shown += lacking.entries;
                 cold.get_or_insert(lacking.error);
             }
             // Now: a key that was removed before the lookup is recorded by now (removals::M2).
-            guard.observe_gaps(index, partition);
+            guard.seen.observe_gaps(core, index, partition);
             place = place.after(view, bucket);
         }
         cold.map_or(Ok((None, looks.sum())), Err)

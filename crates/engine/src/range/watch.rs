@@ -21,7 +21,6 @@ use super::contains;
 use crate::cleaner::index_search::IndexSearch;
 use crate::core::Core;
 use crate::core::watches::{Dirty, Marks, Watched};
-use crate::session::Guard;
 use crate::{Error, Store, TableId};
 use duramen_base::ids::KeyRange;
 use duramen_base::planted::{Bug, has_bug};
@@ -94,7 +93,7 @@ impl Store {
             if bytes / 2 >= BYTES_MIN {
                 bytes /= 2;
             } else {
-                self.brief_session()?.pin().make_index_room(&mut search)?;
+                self.brief_session()?.make_index_room(&mut search)?;
             }
         }
         core.watches
@@ -211,36 +210,5 @@ impl Drop for Watch {
             .charged
             .fetch_sub(self.charged_bytes, Ordering::Relaxed);
         self.store.core().space.budget.release(self.charged_bytes);
-    }
-}
-
-impl Guard<'_> {
-    /// Called before the caller checks again which writes are allowed: this guard's further writes
-    /// rely on that check, whatever changed before it. For guards that serve several requests. See
-    /// [`Store::quiesce`].
-    #[inline(always)]
-    pub fn renew(&mut self) {
-        self.generation = self.core.watches.generation.load(Ordering::SeqCst);
-        self.left = false;
-    }
-
-    /// Makes the checks of other guards stale: guards that are outside, to find memory or another
-    /// head, or that wait for this guard, get [`Error::TryAgain`] when they write or lock keys. For
-    /// a guard that is alone in the store.
-    pub fn outdate_others(&self) {
-        assert!(self.alone, "others are outside only while one is alone");
-        self.core.watches.generation.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// # Errors
-    /// [`Error::TryAgain`] if this guard has been outside while a thread waited for that.
-    #[inline(always)]
-    pub(crate) fn check_generation(&self) -> Result<(), Error> {
-        // Relaxed: it came in again by a full barrier. A guard that never left is waited for.
-        if self.left && self.generation != self.core.watches.generation.load(Ordering::Relaxed) {
-            Err(Error::TryAgain)
-        } else {
-            Ok(())
-        }
     }
 }

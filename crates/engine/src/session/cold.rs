@@ -1,6 +1,7 @@
 //! Entries that a guard meets on flash: whether it waits for the device, or its caller reads.
 
-use super::{Guard, Session};
+use super::Session;
+use super::pin::Pin;
 use crate::core::Core;
 use crate::core::flash::{Holding, locate};
 use crate::core::sound::InMemory;
@@ -11,19 +12,19 @@ use crate::{Error, KeyHash, TableId};
 use duramen_base::waits::{self, Resource};
 use std::sync::atomic::Ordering;
 
-impl Guard<'_> {
+impl Pin<'_> {
     /// The bytes of an entry that the index points to under this pin.
     #[inline(always)]
     pub(crate) fn memory_of(&self, location: u64) -> Option<InMemory> {
-        let stamp = || self.core.epochs.stamp_of(self.slot);
-        locate(self.core, stamp, &self.carried.holding, location)
+        locate(self.core(), || self.stamp(), self.holding(), location)
     }
 
     /// Probable address of an entry's bytes: good for a prefetch only.
     #[inline(always)]
     pub(crate) fn probably_at(&self, location: u64) -> Option<*const u8> {
-        let space = &self.core.space;
-        match &self.core.tier {
+        let core = self.core();
+        let space = &core.space;
+        match &core.tier {
             None => Some(space.at(location)),
             Some(tier) => tier.probably_at(space, location),
         }
@@ -36,8 +37,7 @@ impl Guard<'_> {
     /// [`Error::Cold`], [`Error::FlashFailed`].
     #[cold]
     pub(crate) fn meet_cold(&self, location: u64) -> Result<(), Error> {
-        let waits = self.locks.are_taken() || self.alone;
-        self.meet_cold_or_wait(location, waits)
+        self.meet_cold_or_wait(location, self.is_in_step())
     }
 
     /// As [`meet_cold`](Self::meet_cold) for a walk. In the middle of an atomic step it gets the
@@ -52,17 +52,17 @@ impl Guard<'_> {
 
     /// `waits`: also if the session parks its requests.
     fn meet_cold_or_wait(&self, location: u64, waits: bool) -> Result<(), Error> {
-        let Some(tier) = &self.core.tier else {
+        let (core, holding) = (self.core(), self.holding());
+        let Some(tier) = &core.tier else {
             return Ok(());
         };
-        let guess = self.carried.entry_bytes.get() / 16;
-        let cold = tier.cold(&self.core.space, location, guess);
-        if self.carried.holding.parks.get() && !waits {
-            self.carried.holding.colds.borrow_mut().push(cold);
+        let cold = tier.cold(&core.space, location, self.entry_bytes());
+        if holding.parks.get() && !waits {
+            holding.colds.borrow_mut().push(cold);
             return Err(Error::Cold(cold));
         }
         let _noted = waits::note(Resource::Flash, &[Resource::Pin, Resource::Key]);
-        tier.fetch(self.core, &self.carried.holding, cold)
+        tier.fetch(core, holding, cold)
     }
 
     /// room::R5: reads the entries of the locked keys that are on flash, so that the step's writes
@@ -71,16 +71,16 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::FlashFailed`].
     pub(crate) fn warm_locked(&self) -> Result<(), Error> {
-        if self.core.tier.is_none() {
+        if self.core().tier.is_none() {
             return Ok(());
         }
-        let mut places = self.locks.places().iter();
+        let mut places = self.locks().places().iter();
         places.try_for_each(|(partition, tag)| self.warm_tagged(partition, *tag))
     }
 
-    /// As [`set_aside`](Self::set_aside) does for locked keys, for a guard that is alone and locks
-    /// none (room::R5). Called when its room is set aside, before its first write. Does nothing
-    /// for any other guard.
+    /// As [`Guard::set_aside`](crate::Guard::set_aside) does for locked keys, for a guard that is
+    /// alone and locks none (room::R5). Called when its room is set aside, before its first write.
+    /// Does nothing for any other guard.
     ///
     /// # Errors
     /// [`Error::FlashFailed`].
@@ -88,7 +88,7 @@ impl Guard<'_> {
         &self,
         keys: impl IntoIterator<Item = (TableId, KeyHash)>,
     ) -> Result<(), Error> {
-        if !self.alone || self.core.tier.is_none() {
+        if !self.is_alone() || self.core().tier.is_none() {
             return Ok(());
         }
         for (table, hash) in keys {
@@ -109,7 +109,7 @@ impl Guard<'_> {
                 return Ok(());
             }
             let is_cold = |slot: Slot| self.memory_of(slot.location()).is_none();
-            let Some((_, slot)) = view.find(tag, self.me, is_cold) else {
+            let Some((_, slot)) = view.find(tag, self.me(), is_cold) else {
                 return Ok(());
             };
             self.meet_cold(slot.location())?;
@@ -120,12 +120,13 @@ impl Guard<'_> {
     /// for the first time.
     #[cold]
     pub(crate) fn served_copy(&self, slot: Slot, here: InMemory) {
-        let Some(tier) = &self.core.tier else {
+        let core = self.core();
+        let Some(tier) = &core.tier else {
             return;
         };
-        let space = &self.core.space;
+        let space = &core.space;
         let incarnation = space.segments[space.window_of(slot.location())].incarnation();
-        let held = self.carried.holding.get(slot.location(), incarnation);
+        let held = self.holding().get(slot.location(), incarnation);
         if held.map(|(at, _)| at) != Some(here.at)
             || !tier.promoted.wants_copy(slot.location(), incarnation)
         {
@@ -137,7 +138,7 @@ impl Guard<'_> {
         if tier.promoted.put(space, slot.location(), incarnation, copy) {
             tier.figures.promotions.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.core.wakeup.ring(); // requests a window, if copies need one
+            core.wakeup.ring(); // requests a window, if copies need one
         }
     }
 
@@ -147,8 +148,8 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn cold(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Option<Cold>, Error> {
-        let index = self.index(table)?;
-        let Some(tier) = &self.core.tier else {
+        let (core, index) = (self.core(), self.index(table)?);
+        let Some(tier) = &core.tier else {
             return Ok(None);
         };
         let view = index.partition(hash).view();
@@ -156,19 +157,18 @@ impl Guard<'_> {
             return Ok(None);
         }
         let mut missing = None;
-        view.find(index.tag(hash), self.me, |slot| {
+        view.find(index.tag(hash), self.me(), |slot| {
             let here = self.memory_of(slot.location());
             missing = here.is_none().then_some(slot.location());
             here.is_none_or(|here| self.has_key(here, key))
         });
-        let guess = self.carried.entry_bytes.get() / 16;
-        Ok(missing.map(|location| tier.cold(&self.core.space, location, guess)))
+        Ok(missing.map(|location| tier.cold(&core.space, location, self.entry_bytes())))
     }
 
     /// Missing entries of this session's operations since the last call: each operation that
     /// returned [`Error::Cold`] has added its own.
     pub fn take_colds(&self) -> Vec<Cold> {
-        self.carried.holding.colds.take()
+        self.holding().colds.take()
     }
 
     /// Hands in the bytes that were read for [`Cold::span`]. They are held until
@@ -177,14 +177,7 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::FlashFailed`]: these are not the bytes that were written.
     pub fn fetched(&self, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {
-        accept(self.core, &self.carried.holding, cold, bytes)
-    }
-
-    /// Forgets the entries that were handed in. References that this guard returned may not be used
-    /// any more.
-    pub fn forget_fetched(&mut self) {
-        self.summed.forget();
-        self.carried.holding.forget();
+        accept(self.core(), self.holding(), cold, bytes)
     }
 }
 
@@ -195,7 +188,7 @@ impl Session {
         self.holding().parks.set(parks);
     }
 
-    /// As [`Guard::fetched`], between guards.
+    /// As [`Pin::fetched`], between guards.
     ///
     /// # Errors
     /// As there.
@@ -203,7 +196,7 @@ impl Session {
         accept(self.store().core(), self.holding(), cold, bytes)
     }
 
-    /// As [`Guard::forget_fetched`], between guards.
+    /// As [`Pin::forget_fetched`], between guards.
     pub fn forget_fetched(&mut self) {
         self.holding_mut().forget();
     }

@@ -21,7 +21,7 @@
 //!   where it is (epoch::E2), and a request may name it any number of times. The next pin takes the
 //!   sum again.
 
-use super::Guard;
+use super::pin::Pin;
 use super::summed::LONG_BYTES;
 use crate::core::sound::InMemory;
 use crate::index::bucket::{Slot, View};
@@ -45,14 +45,6 @@ pub(crate) enum Found {
     Damaged,
 }
 
-/// Whether an entry with the key is verified.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verify {
-    Always,
-    /// If `verify_reads` is on, or the guard decides a write (V6).
-    AsSet,
-}
-
 impl Store {
     /// Whether each read verifies the entry of its key, from now on. All else is verified always
     /// (V3, V4).
@@ -61,46 +53,46 @@ impl Store {
     }
 }
 
-impl<'s> Guard<'s> {
+impl<'s> Pin<'s> {
     /// The key's slot, and its entry. An entry that is not in memory, or has damage, may be the
-    /// key's.
+    /// key's. `trusts`: an entry with the key is not verified (V6).
     #[inline(always)]
     pub(crate) fn find_in<'i>(
         &self,
         view: View<'i>,
         tag: u64,
         key: &[u8],
-        verify: Verify,
+        trusts: bool,
     ) -> Option<(&'i AtomicU64, Slot, Found)> {
-        let trusts = has_bug(Bug::ReadsUnverified) && verify == Verify::AsSet
-            || has_bug(Bug::VersionsUnverified) && verify == Verify::Always
-            || verify == Verify::AsSet
-                && !self.core.verifies_reads.load(Ordering::Relaxed)
-                && !self.may_decide();
         loop {
             let mut found = Found::Other;
-            let (place, slot) = view.find_or_damaged(tag, self.me, |slot| {
+            let (place, slot) = view.find_or_damaged(tag, self.me(), |slot| {
                 found = self.meet(slot, key, trusts);
                 !matches!(found, Found::Other)
             })?;
             let is_slot_damaged = matches!(found, Found::Damaged) && !slot.is_whole();
-            if !is_slot_damaged || !self.core.mends_slots(view, view.home(tag)) {
+            if !is_slot_damaged || !self.core().mends_slots(view, view.home(tag)) {
                 return Some((place, slot, found)); // V7
             }
         }
     }
 
-    /// V6: whether what it reads now may decide a write.
-    #[cold]
-    fn may_decide(&self) -> bool {
-        let may = self.decides || self.draft.is_some() || self.locks.are_taken();
-        may && !has_bug(Bug::DecisionsUnverified)
+    /// As [`find_in`](Self::find_in), with a verified entry (V3, V4).
+    #[inline(always)]
+    pub(crate) fn find_verified<'i>(
+        &self,
+        view: View<'i>,
+        tag: u64,
+        key: &[u8],
+    ) -> Option<(&'i AtomicU64, Slot, Found)> {
+        self.find_in(view, tag, key, has_bug(Bug::VersionsUnverified))
     }
 
-    /// Whether what is read from now on decides what the same command writes (V6).
+    /// V6: whether a read may use an entry without its sum. `has_draft`: it is one of a draft.
     #[inline(always)]
-    pub fn decides(&mut self, on: bool) {
-        self.decides = on;
+    pub(super) fn trusts(&self, has_draft: bool) -> bool {
+        has_bug(Bug::ReadsUnverified)
+            || !self.core().verifies_reads.load(Ordering::Relaxed) && !self.may_decide(has_draft)
     }
 
     /// V5, for a step that writes to several keys: before the first of its writes it looks at all
@@ -114,14 +106,14 @@ impl<'s> Guard<'s> {
         };
         let partition = index.partition(hash);
         debug_assert!(
-            self.locks.may_read(partition, index.tag(hash)),
+            self.locks().may_read(partition, index.tag(hash)),
             "a key is looked at under locks that do not include its own"
         );
         let view = partition.view();
         if view.len() == 0 || has_bug(Bug::DamageIsMetLate) {
             return Ok(());
         }
-        match self.find_in(view, index.tag(hash), key, Verify::Always) {
+        match self.find_verified(view, index.tag(hash), key) {
             Some((_, _, Found::Damaged)) => Err(Error::Damaged),
             Some((_, _, Found::Key(here))) => {
                 self.meet_bytes(self.entry_at(here).padded_bytes);
@@ -176,13 +168,13 @@ impl<'s> Guard<'s> {
     /// V8: whether a long entry is sound; its sum is taken once under a pin.
     #[cold]
     fn is_long_sound(&self, here: InMemory) -> bool {
-        let stamp = self.core.epochs.stamp_of(self.slot);
-        if self.summed.has(here.at, stamp) {
+        let stamp = self.stamp();
+        if self.summed().has(here.at, stamp) {
             return true;
         }
         let is_sound = self.is_sound(here);
         if is_sound {
-            self.summed.add(here.at, stamp);
+            self.summed().add(here.at, stamp);
         }
         is_sound
     }
@@ -201,7 +193,7 @@ impl<'s> Guard<'s> {
     #[cold]
     fn mended(&self, location: u64, here: InMemory) -> Option<InMemory> {
         // SAFETY: as in `is_sound`.
-        unsafe { self.carried.holding.mended(self.core, location, here) }
+        unsafe { self.holding().mended(self.core(), location, here) }
     }
 
     /// The verified entry at a location, for a walk.

@@ -3,17 +3,17 @@
 use crate::cleaner::candidate::Candidate;
 use crate::counters::add;
 use crate::index::Index;
-use crate::session::Guard;
-use crate::session::verified::{Found, Verify};
+use crate::session::Pin;
+use crate::session::verified::Found;
 use crate::{Departure, KeyHash, TableId};
 
-impl Guard<'_> {
+impl Pin<'_> {
     /// A key was found expired: takes it out of the index if a listener wants to hear of it, so
     /// that it hears when the key is met, and once. As for the expiry pass, an entry that could
     /// still vanish stays. No bucket is locked, except those of a transaction.
     #[cold]
     pub(crate) fn expire_now(&self, table: TableId, index: &Index, hash: KeyHash, key: &[u8]) {
-        let core = self.core;
+        let core = self.core();
         if !core.departures.wants(Departure::Expired) || core.is_loading() {
             return;
         }
@@ -22,7 +22,7 @@ impl Guard<'_> {
         if view.len() == 0 {
             return;
         }
-        let found = self.find_in(view, tag, key, Verify::Always);
+        let found = self.find_verified(view, tag, key);
         let Some((_, slot, Found::Key(here))) = found else {
             return;
         };
@@ -33,7 +33,7 @@ impl Guard<'_> {
         }
         let candidate = Candidate::new(core, index, location, entry, false);
         let dropped = core.as_guest(|counters| {
-            let dropped = candidate.drop_from_index(core, counters, self.me);
+            let dropped = candidate.drop_from_index(core, counters, self.me());
             add(&counters.expired, u64::from(dropped == Some(true)));
             dropped
         });

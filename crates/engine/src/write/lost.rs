@@ -1,6 +1,6 @@
 //! Removal of a key of which the log has lost an entry (docs/protocols.md, "Accepting a loss").
 
-use super::Met;
+use super::{Met, remove_met};
 use crate::cleaner::index_search::IndexSearch;
 use crate::session::Guard;
 use crate::session::order::Buried;
@@ -25,25 +25,28 @@ impl Guard<'_> {
         lost: SegmentId,
         (version, is_object): (u64, bool),
     ) -> Result<(), Error> {
-        let core = self.core;
+        let core = self.pin.core();
         let log = core.log.as_deref().expect("a store with a log");
         let mut index_search = IndexSearch::default();
         loop {
-            self.take_head();
-            let index = self.index(table)?;
-            let Some(locked) = self.lock_key(index, hash, key)? else {
-                self.make_index_room(&mut index_search)?;
+            self.append.take_head(&mut self.pin);
+            let index = self.pin.index(table)?;
+            let Some(locked) = self.pin.lock_key(index, hash, key)? else {
+                self.append.make_index_room(&mut self.pin, &mut index_search)?;
                 continue;
             };
             let found = locked.found.map(|(_, _, entry)| entry.version);
             let is_older = |found: u64| found < version || !is_object && found == version;
             if found.is_some_and(is_older) {
-                let object = locked.found.and_then(|(_, _, entry)| self.object(entry));
+                let object = locked.found.and_then(|(_, _, entry)| self.pin.object(entry));
                 let met = Met::new(object, &locked);
-                self.remove_met((table, index), (hash, key), locked, met)?;
+                remove_met(self, (table, index), (hash, key), locked, met)?;
                 continue; // it is absent now, or was not removed yet
             }
-            if !self.may_append(log, hash, &locked)? {
+            let Guard {
+                pin, append, seen, ..
+            } = &mut *self;
+            if !append.may_append(pin, seen, log, hash, &locked)? {
                 continue;
             }
             // Above every version that an absent key has had (index::X3).
@@ -56,16 +59,16 @@ impl Guard<'_> {
             };
             let buried = match next {
                 0 | 1 => Ok(Buried::Done), // there is no older version
-                _ => self.append_tombstone(log, hash, &locked, &tombstone),
+                _ => append.append_tombstone(pin, log, hash, &locked, &tombstone),
             };
-            self.unlock(&locked);
+            locked.unlock();
             match buried? {
                 Buried::Done => {
-                    self.note_own(log, index);
+                    append.note_own(seen, log, index);
                     return Ok(());
                 }
                 Buried::LookAgain => {}
-                Buried::NoSpace => self.make_room(Purpose::Tombstones)?,
+                Buried::NoSpace => append.make_room(pin, Purpose::Tombstones)?,
             }
         }
     }

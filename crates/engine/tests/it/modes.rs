@@ -59,7 +59,7 @@ fn a_cache_counts_the_reads_that_are_to_count() {
     let bytes = 1u64.to_le_bytes();
     let hash = guard.hash(&bytes);
     let mut reads = |counts: bool, number: usize| {
-        guard.counts_reads(counts);
+        guard.pin_mut().set_counts_reads(counts);
         for _ in 0..number {
             guard.read(TABLE, hash, &bytes).unwrap().unwrap();
         }

@@ -197,7 +197,7 @@ impl Servant {
             Some(WhenCold::Waits { bytes_max }) => bytes_max,
             Some(WhenCold::Retries | WhenCold::Fails) | None => 0,
         };
-        guard.take_colds();
+        guard.pin().take_colds();
         let at = piece.cursor;
         let (table, room) = (piece.table, piece.room());
         let first = match self.step(guard, (table, part), at, room, true) {
@@ -205,11 +205,11 @@ impl Servant {
             Err(Error::Cold(first)) => first,
             Err(error) => return Err(error),
         };
-        guard.take_colds();
+        guard.pin().take_colds();
         if bytes_max > 0
             && let Err(Error::Cold(_)) = guard.walk().scan_range(table, part, at, AHEAD_OBJECTS, |_| {})
         {
-            self.wanted = guard.take_colds();
+            self.wanted = guard.pin().take_colds();
             let lengths = self.wanted.iter().map(|cold| cold.span().1);
             let fitting = first_within(lengths, bytes_max);
             self.wanted.truncate(fitting);

@@ -114,7 +114,7 @@ impl Hint {
     #[inline]
     fn of(guard: &Guard<'_>, single: &Single<'_>) -> Hint {
         let hash = guard.hash(single.key);
-        guard.prefetch_bucket(single.table, hash);
+        guard.pin().prefetch_bucket(single.table, hash);
         Hint {
             table: single.table,
             hash,
@@ -124,7 +124,7 @@ impl Hint {
     /// Second step, up to [`HINTS`] requests ahead of the one that is served.
     #[inline]
     pub fn fetch(&self, guard: &Guard<'_>) {
-        guard.prefetch_entry(self.table, self.hash);
+        guard.pin().prefetch_entry(self.table, self.hash);
     }
 }
 
@@ -277,7 +277,7 @@ impl Servant {
                         Some(WhenCold::Waits { .. }) => self.wanted.push(cold),
                         then => encode_outcome(out, &reply, &without(then)),
                     }
-                    guard.take_colds();
+                    guard.pin().take_colds();
                 }
             }
             Request::Multi(parts) => {
@@ -293,7 +293,7 @@ impl Servant {
                 cursor,
                 bytes_max,
             } => {
-                guard.renew();
+                guard.pin_mut().renew();
                 let served = self.served_part(views.view(), circumstances.map, *table, *range);
                 let piece = enumerate::Piece {
                     table: *table,
@@ -321,7 +321,7 @@ impl Servant {
         {
             encode_enumerate_problem(out, reply, &problem);
         }
-        guard.take_colds();
+        guard.pin().take_colds();
         self.note(guard, None);
     }
 
@@ -361,7 +361,7 @@ impl Servant {
                 let done = self.single(guard, views, circumstances, &single, *hint, push);
                 if done.is_err() {
                     answer.push(&without(self.when_cold));
-                    guard.take_colds();
+                    guard.pin().take_colds();
                 }
             }
         }
@@ -375,11 +375,11 @@ impl Servant {
         let Some(WhenCold::Waits { bytes_max }) = self.when_cold else {
             return false;
         };
-        guard.renew();
+        guard.pin_mut().renew();
         let mut bytes = 0;
         for single in parts.iter() {
             // The execution reports the error.
-            if let Ok(Some(cold)) = guard.cold(single.table, guard.hash(single.key), single.key) {
+            if let Ok(Some(cold)) = guard.pin().cold(single.table, guard.hash(single.key), single.key) {
                 bytes += cold.span().1;
                 if bytes > bytes_max && !self.wanted.is_empty() {
                     break;
@@ -402,7 +402,7 @@ impl Servant {
         hint: Option<Hint>,
         answer: impl FnOnce(&Outcome<'_>),
     ) -> Result<(), Cold> {
-        guard.renew(); // X1
+        guard.pin_mut().renew(); // X1
         let hash = hint.map_or_else(|| guard.hash(single.key), |hint| hint.hash);
         debug_assert_eq!(hash, guard.hash(single.key), "a hint of another request");
         let route = guard.route(hash, single.key);
@@ -460,7 +460,7 @@ impl Servant {
     /// Adds the effects and the observations to the wait.
     #[inline]
     fn note(&mut self, guard: &mut Guard<'_>, level: Option<Level>) {
-        if guard.has_position() {
+        if guard.order().has_position() {
             self.wait_for(&position_of(guard, level));
         }
     }
@@ -533,7 +533,7 @@ impl Servant {
         guard.lock_keys(&[(single.table, hash)])?;
         // X8: under the lock it does not change, and the operation waits for no device.
         if self.when_cold.is_some()
-            && let Ok(Some(cold)) = guard.cold(single.table, hash, single.key)
+            && let Ok(Some(cold)) = guard.pin().cold(single.table, hash, single.key)
         {
             guard.unlock_keys();
             return Err(Error::Cold(cold));
@@ -606,7 +606,7 @@ impl Servant {
 
 #[inline]
 fn position_of(guard: &mut Guard<'_>, level: Option<Level>) -> Position {
-    let position = guard.take_position();
+    let position = guard.order().take_position();
     match level {
         Some(level) => position.with_level(level),
         None => position,

@@ -55,7 +55,7 @@ pub fn look_ahead(
         return false;
     };
     let room = tier.fetch_bytes() / AHEAD_PART;
-    let Ok(Some(cold)) = guard.cold(table, hash, key) else {
+    let Ok(Some(cold)) = guard.pin().cold(table, hash, key) else {
         return true;
     };
     let bytes = parking.ahead_bytes + cold.span().1;
@@ -91,7 +91,7 @@ impl Context<'_> {
         }
         self.local.colds.clear();
         for (table, hash, key) in keys {
-            match guard.cold(table, hash, key) {
+            match guard.pin().cold(table, hash, key) {
                 Ok(Some(cold)) => self.local.colds.push(cold),
                 // The command that uses the key reports that.
                 Ok(None) | Err(Error::NoSuchTable(_)) => {}
@@ -129,7 +129,7 @@ impl Context<'_> {
         step: Result<T, Error>,
     ) -> Result<T, Error> {
         if let (Err(Error::Cold(_)), Some(tier)) = (&step, self.shared.tier()) {
-            let mut colds = guard.take_colds();
+            let mut colds = guard.pin().take_colds();
             let parking = self.client.parking.get_or_insert_default();
             let failed = parking.failed.len();
             parking
@@ -164,7 +164,7 @@ impl Context<'_> {
             if wanted.is_empty() {
                 self.look_for_own(guard, hashes, &mut wanted);
             }
-            wanted.append(&mut guard.take_colds());
+            wanted.append(&mut guard.pin().take_colds());
         }
         if wanted.is_empty() || !self.client.takes_part() {
             wanted.push(first);
@@ -191,7 +191,7 @@ impl Context<'_> {
         for (n, at) in self.spec.key_positions(&self.args).enumerate() {
             let key = self.arg(at);
             let hash = hashes.get(n).copied().unwrap_or_else(|| guard.hash(key));
-            if let Ok(Some(cold)) = guard.cold(self.table, hash, key) {
+            if let Ok(Some(cold)) = guard.pin().cold(self.table, hash, key) {
                 wanted.push(cold);
             }
         }

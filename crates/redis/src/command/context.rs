@@ -248,7 +248,7 @@ impl<'a> Context<'a> {
     /// Adds the position of the command's own guard to the replies' wait. Not used within EXEC,
     /// which does this for all its commands.
     pub(crate) fn settle(&mut self, guard: &mut Guard<'_>) {
-        if guard.has_position() {
+        if guard.order().has_position() {
             let level = self.level();
             self.client.settle(guard, level);
         }

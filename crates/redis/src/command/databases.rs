@@ -84,8 +84,8 @@ pub(crate) fn exchange(
         })
         .collect();
     write_places(ctx, guard, &places)?;
-    commands.set_tables(&places, &guard.position());
-    guard.outdate_others(); // keys::K1
+    commands.set_tables(&places, &guard.order().position());
+    guard.pin().outdate_others(); // keys::K1
     let exchanged = [first, second].map(|db| commands.table(db));
     ctx.shared.tracking.all_changed(&ctx.shared.threads, None);
     for table in exchanged.into_iter().flatten() {

@@ -157,7 +157,7 @@ pub(crate) fn commit(
         return Ok(false);
     }
     let client = ctx.client.id();
-    if !guard.is_alone() && ctx.shared.commands.stops(client, draft.changed_keys()) {
+    if !guard.pin().is_alone() && ctx.shared.commands.stops(client, draft.changed_keys()) {
         return Ok(false);
     }
     // A step that has asked for a reservation locks what it has only read, too (R6).
@@ -169,13 +169,13 @@ pub(crate) fn commit(
     keys.extend_from_slice(more);
     guard.rewrites(draft.rewrites());
     let mut holds = false;
-    let locked = std::mem::replace(&mut ctx.locked, guard.is_alone() && draft.only_removes());
+    let locked = std::mem::replace(&mut ctx.locked, guard.pin().is_alone() && draft.only_removes());
     let done = ctx.locked_for_room(guard, &keys, |ctx, guard, room| {
         holds = check(ctx, guard, view)? && draft.holds_when_locked(guard)?;
         if holds {
             *room = draft.room();
             guard.set_aside(*room)?;
-            guard.warm_alone(keys.iter().copied())?;
+            guard.pin().warm_alone(keys.iter().copied())?;
             draft.apply(guard);
         }
         Ok(())

@@ -27,7 +27,7 @@ impl Context<'_> {
         for at in self.spec.key_positions(&self.args) {
             let hash = guard.hash(self.arg(at));
             if own.len() < BUCKETS_AHEAD {
-                guard.prefetch_bucket(self.table, hash);
+                guard.pin().prefetch_bucket(self.table, hash);
             }
             own.push(hash);
         }
@@ -58,7 +58,7 @@ impl Context<'_> {
             if !matches!(done, Err(Error::TryAgain)) || !self.may_be_outdated() {
                 return done.map_err(Failure::from);
             }
-            guard.renew();
+            guard.pin_mut().renew();
             self.take_table_again()?;
         }
     }
@@ -67,7 +67,7 @@ impl Context<'_> {
     pub(crate) fn hint_first(&self, guard: &Guard<'_>, hashes: &[KeyHash]) {
         if hashes.len() > GROUP_KEYS {
             for hash in hashes.iter().take(ENTRIES_AHEAD) {
-                guard.prefetch_entry(self.table, *hash);
+                guard.pin().prefetch_entry(self.table, *hash);
             }
         }
     }
@@ -76,10 +76,10 @@ impl Context<'_> {
     #[inline]
     pub(crate) fn hint_next(&self, guard: &Guard<'_>, hashes: &[KeyHash], n: usize) {
         if let Some(hash) = hashes.get(n + ENTRIES_AHEAD) {
-            guard.prefetch_entry(self.table, *hash);
+            guard.pin().prefetch_entry(self.table, *hash);
         }
         if let Some(hash) = hashes.get(n + BUCKETS_AHEAD) {
-            guard.prefetch_bucket(self.table, *hash);
+            guard.pin().prefetch_bucket(self.table, *hash);
         }
     }
 
@@ -126,7 +126,7 @@ impl Context<'_> {
         }
         let positions = self.spec.data_positions(&self.args);
         for (hash, at) in hashes.iter().zip(positions) {
-            guard.check_sound(self.table, *hash, self.arg(at))?;
+            guard.pin().check_sound(self.table, *hash, self.arg(at))?;
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl Context<'_> {
             guard.lock_keys_expecting(keys, room)?;
             let done = run(self, guard, &mut room);
             attempt += 1;
-            let again = guard.locks().was_starved() && attempt < ROOM_ATTEMPTS_MAX;
+            let again = guard.pin().locks().was_starved() && attempt < ROOM_ATTEMPTS_MAX;
             guard.unlock_keys();
             if !(again && done.as_ref().is_err_and(Failure::is_out_of_memory)) {
                 return done;

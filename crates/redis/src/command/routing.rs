@@ -69,7 +69,7 @@ impl Local {
     #[inline]
     pub(crate) fn view(&mut self, member: &Membership, guard: &mut Guard<'_>) -> &Arc<View> {
         if !self.views.is_current(member) {
-            guard.renew();
+            guard.pin_mut().renew();
         }
         self.views.get(member)
     }

@@ -33,7 +33,7 @@ impl Context<'_> {
             self.out.truncate(start);
             self.client.effects.truncate(effects);
             if let Access::Guarded(guard) = &mut access {
-                guard.renew();
+                guard.pin_mut().renew();
             }
             done = self.begin_again();
             if done.is_ok() {
@@ -172,8 +172,8 @@ impl Context<'_> {
                 {
                     draft.note_versions();
                 }
-                guard.counts_reads(self.counts_reads());
-                guard.decides(self.spec.has(flag::WRITE));
+                guard.pin_mut().set_counts_reads(self.counts_reads());
+                guard.pin_mut().set_decides(self.spec.has(flag::WRITE));
                 let done = run(self, guard, hashes);
                 if guard.notes().has_replaced() {
                     *effects = self.notify_replaced(guard.notes().take_replaced(), *effects);

@@ -260,7 +260,7 @@ fn remove(
         }
         match guard.remove(table, hash, key) {
             // The guard has left the store, and the view has changed or is about to.
-            Err(Error::TryAgain) => guard.renew(),
+            Err(Error::TryAgain) => guard.pin_mut().renew(),
             done => return Ok(done.map(|_| ())?),
         }
     }

@@ -122,7 +122,7 @@ pub(crate) fn walk(
             // The next SCAN waits for the entries on flash that this step has met, and shows the
             // objects of this step again.
             Err(Error::Cold(_)) if step > 0 => {
-                guard.take_colds();
+                guard.pin().take_colds();
                 break;
             }
             shown => shown?,

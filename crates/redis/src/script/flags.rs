@@ -19,7 +19,7 @@ pub(super) fn check_flags(ctx: &Context<'_>, guard: &Guard<'_>, flags: Flags, by
             "ERR Can not execute a script with write flag using *_ro command.",
         ));
     }
-    if !flags.no_writes && !flags.allow_oom && guard.is_full() {
+    if !flags.no_writes && !flags.allow_oom && guard.pin().is_full() {
         return Err(Failure::Text(
             "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
         ));

@@ -355,7 +355,7 @@ fn run_to_its_end(
             if let Err(failure) = &ended
                 && failure.cold().is_some()
             {
-                ctx.local.colds = guard.take_colds();
+                ctx.local.colds = guard.pin().take_colds();
             }
             ctx.settle(&mut guard);
             ended
@@ -528,7 +528,7 @@ fn commit(
         let level = tables.iter().fold(ctx.level(), |level, table| {
             level.max(ctx.local.level_of_table(ctx.shared, *table))
         });
-        if guard.has_position() {
+        if guard.order().has_position() {
             ctx.client.settle(guard, level.max(Level::Memory));
         }
     }
@@ -722,7 +722,7 @@ fn admit(
     let allows_oom = call.flags.declared;
     // Behind its first write the commit refuses all of it, or nothing.
     let is_first = guard.draft().is_none_or(|draft| draft.is_empty());
-    if spec.has(flag::DENYOOM) && !allows_oom && is_first && guard.is_full() {
+    if spec.has(flag::DENYOOM) && !allows_oom && is_first && guard.pin().is_full() {
         let text = "OOM command not allowed when used memory > 'maxmemory'.";
         ctx.shared.note_if_full("OOM", text);
         return Ok(Err(text.to_owned()));
@@ -744,7 +744,7 @@ fn admit(
 /// Runs the script as a step of EXEC, whose draft the guard has. If the script cannot end, nothing
 /// of the EXEC is done.
 fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) -> Done {
-    let took_max = match guard.is_alone() {
+    let took_max = match guard.pin().is_alone() {
         true => ALONE_MAX,
         false => IN_ONE_GO_MAX,
     };

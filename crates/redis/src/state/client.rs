@@ -262,8 +262,8 @@ impl Client {
     /// wait.
     #[inline]
     pub(crate) fn settle(&mut self, guard: &mut Guard<'_>, level: Level) {
-        if guard.has_position() {
-            self.settle_position(&guard.take_position(), level);
+        if guard.order().has_position() {
+            self.settle_position(&guard.order().take_position(), level);
         }
     }
 

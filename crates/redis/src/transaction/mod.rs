@@ -549,7 +549,7 @@ fn plan(
         let keys = keys.unwrap_or_default();
         first += keys.len();
         for hash in keys {
-            guard.prefetch_bucket(table, *hash);
+            guard.pin().prefetch_bucket(table, *hash);
         }
         if spec.uses_data() {
             locks.extend(keys.iter().map(|hash| (table, *hash)));

@@ -28,7 +28,7 @@ pub(super) fn targets<'t>(
 pub(super) fn warm_alone(guard: &Guard<'_>, queue: Queue<'_>) -> Result<(), Error> {
     let keys = (0..queue.steps.len()).flat_map(|n| queue.data_of(n));
     let keys = keys.chain(targets(guard, queue));
-    guard.warm_alone(keys.map(|(table, hash, _)| (table, hash)))
+    guard.pin().warm_alone(keys.map(|(table, hash, _)| (table, hash)))
 }
 
 /// verified::V5: nothing of the transaction is done if it writes to a damaged key. The commands
@@ -47,9 +47,9 @@ pub(super) fn check_written(guard: &Guard<'_>, queue: Queue<'_>) -> Result<(), E
         if !long.is_empty() && long.contains(&(table, hash, key)) {
             continue;
         }
-        let before = guard.met_bytes();
-        guard.check_sound(table, hash, key)?;
-        if guard.met_bytes() - before > LONG_BYTES {
+        let before = guard.pin().met_bytes();
+        guard.pin().check_sound(table, hash, key)?;
+        if guard.pin().met_bytes() - before > LONG_BYTES {
             long.insert((table, hash, key));
         }
     }

@@ -136,7 +136,7 @@ fn still_holds(
 ) -> Result<bool, Error> {
     for ((hash, key), observed) in hashes.iter().zip(ctx.args.skip(1)).zip(observed) {
         let then = match observed {
-            KeyState::Present(seen, _) if guard.is_unchanged(seen) => continue,
+            KeyState::Present(seen, _) if seen.is_unchanged() => continue,
             // A cleaner may have moved it: then its version is the same.
             KeyState::Present(_, version) => Stamp::Present { version: *version },
             KeyState::Absent(stamp) => *stamp,

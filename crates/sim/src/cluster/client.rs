@@ -467,7 +467,7 @@ impl World {
             true => self.does_twins(n, &mut guard, table, &request),
             false => act(&mut guard, table, &request, self.is_counter(request.key)),
         };
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         self.say(|| {
             let Request { key, action, .. } = &request;

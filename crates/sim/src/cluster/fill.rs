@@ -327,7 +327,7 @@ impl World {
             if let Err(error) = guard.write(TABLE, hash, &key, &value, None) {
                 return Err(format!("server {n} does not take bulk data: {error}"));
             }
-            last = Some(guard.take_position());
+            last = Some(guard.order().take_position());
             drop(guard);
             self.bulk.written.insert(object, times);
             queue.pop_front();

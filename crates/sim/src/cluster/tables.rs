@@ -295,7 +295,7 @@ impl World {
             return true; // it is still receiving the key, or has not purged it
         }
         let done = guard.remove(table, hash, bytes);
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         let Ok(outcome) = done else { return false };
         let found = match outcome.before {

@@ -52,7 +52,7 @@ fn write_once(world: &mut World, rpc: u64, key: &str, bytes: usize) -> Result<()
     guard.write(TABLE, hash, key.as_bytes(), &value, None)?;
     guard.complete(&record(rpc, &rpc.to_le_bytes()))?;
     guard.unlock_keys();
-    let position = guard.take_position();
+    let position = guard.order().take_position();
     drop(guard);
     let name: Name = (TABLE.0, key.as_bytes().to_vec());
     let state = State {

@@ -141,7 +141,7 @@ fn live(world: &mut World, log: &DeadLog) -> Result<(), String> {
             let mut guard = world.sessions[0].pin();
             let hash = guard.hash(&name.1);
             let outcome = guard.remove(TABLE, hash, &name.1).unwrap();
-            let position = guard.take_position();
+            let position = guard.order().take_position();
             drop(guard);
             if outcome.before.is_some() {
                 let place = world.push(&name, None);
@@ -154,7 +154,7 @@ fn live(world: &mut World, log: &DeadLog) -> Result<(), String> {
             let mut guard = world.sessions[1].pin();
             let hash = guard.hash(&name.1);
             let outcome = guard.write(TABLE, hash, &name.1, &value, None);
-            let position = guard.take_position();
+            let position = guard.order().take_position();
             drop(guard);
             match outcome {
                 Ok(outcome) => {

@@ -90,7 +90,7 @@ impl Run {
         let outcome = guard
             .write(TableId(name.0), hash, &name.1, &value, expires_at_ms)
             .unwrap();
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         let state = State {
             value,
@@ -108,7 +108,7 @@ impl Run {
         let mut guard = self.world.sessions[session].pin();
         let hash = guard.hash(&name.1);
         let outcome = guard.remove(TableId(name.0), hash, &name.1).unwrap();
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         assert_eq!(outcome.before.is_some(), present.is_some());
         // An expired object is removed too: from then on it is gone for good.
@@ -134,7 +134,7 @@ impl Run {
             found.map(|object| object.value.to_vec()),
             expected.map(|state| state.value)
         );
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         self.world.reply(position, vec![(name, place)]);
     }
@@ -155,7 +155,7 @@ impl Run {
             Ok(_) => assert!(holds),
             Err(error) => assert!(!holds && matches!(error, Error::ConditionFailed { .. })),
         }
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         if holds {
             let state = State {
@@ -211,7 +211,7 @@ impl Run {
             }
         }
         guard.unlock_keys();
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         let mut last = std::collections::BTreeMap::new();
         for (name, value) in done {
@@ -240,7 +240,7 @@ impl Run {
         guard.clear(table).unwrap();
         let hash = guard.hash(&kept.1);
         guard.write(TABLE, hash, &kept.1, &value, None).unwrap();
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         let mut group = Vec::new();
         for name in self.world.names() {
@@ -272,7 +272,7 @@ impl Run {
                 break;
             }
         }
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         let mut shown = Vec::new();
         for name in self.world.names() {

@@ -21,8 +21,8 @@ fn step<T>(
 ) -> (T, Position) {
     let mut guard = world.sessions[session].pin();
     let result = work(&mut guard);
-    let position = guard.take_position();
-    assert!(!guard.has_position());
+    let position = guard.order().take_position();
+    assert!(!guard.order().has_position());
     (result, position)
 }
 
@@ -147,7 +147,8 @@ fn scenario_10_replies_wait_for_what_they_saw() {
         guard.walk().scan(TABLE, 0, 1 << 20, |_| {}).unwrap()
     });
     let (_, nothing_removed) = remove(&mut world, 1, "removed");
-    let (_, everything) = step(&mut world, 1, |guard| guard.observe_everything());
+    let appended = world.store.log().expect("a log").appended();
+    let (_, everything) = step(&mut world, 1, |guard| guard.order().observe(&appended));
     let all = [
         hit,
         miss,

@@ -55,7 +55,7 @@ fn count(mut session: Session, told: &Told, stop: &AtomicBool, mut random: Rando
         } else {
             guard.increment(TABLE, hash, &key, 1).unwrap().value as u64
         };
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         // Not every client waits before it goes on.
         if random.below(4) != 0 && wait(&store, &position, stop) {
@@ -107,7 +107,7 @@ fn pair_up(mut session: Session, told: &Told, stop: &AtomicBool, mut random: Ran
             }
         }
         guard.unlock_keys();
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         let counts = !told.given_up[n].load(Ordering::SeqCst);
         if random.below(4) != 0 && wait(&store, &position, stop) && counts {

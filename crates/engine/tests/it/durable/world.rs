@@ -419,7 +419,7 @@ impl World {
             {
                 return Err(format!("{name:?} was not loaded as it is on disk"));
             }
-            if guard.has_position() {
+            if guard.order().has_position() {
                 return Err("what was loaded is durable".to_owned());
             }
         }

@@ -156,22 +156,22 @@ pub fn parked<T>(
         let mut lacking = Vec::new();
         let mut guard = session.pin();
         for (cold, bytes) in have.values() {
-            if let Fetched::Longer(longer) = guard.fetched(cold, bytes)? {
+            if let Fetched::Longer(longer) = guard.pin().fetched(cold, bytes)? {
                 lacking.push(longer);
             }
         }
         if lacking.is_empty() {
             match run(&mut guard) {
-                Err(Error::Cold(_)) => lacking = guard.take_colds(),
+                Err(Error::Cold(_)) => lacking = guard.pin().take_colds(),
                 done => {
-                    assert!(guard.take_colds().is_empty());
-                    guard.forget_fetched();
+                    assert!(guard.pin().take_colds().is_empty());
+                    guard.pin_mut().forget_fetched();
                     return done;
                 }
             }
             assert!(!lacking.is_empty(), "cold, but nothing is lacking");
         }
-        guard.forget_fetched();
+        guard.pin_mut().forget_fetched();
         drop(guard);
         for cold in lacking {
             let (offset, length) = cold.span();

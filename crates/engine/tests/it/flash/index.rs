@@ -18,7 +18,7 @@ fn fill(session: &mut Session, table: TableId, from: u64, step: u64) -> u64 {
         let hash = guard.hash(&key);
         match guard.write(table, hash, &key, b"v", None) {
             Ok(_) => {}
-            Err(Error::Cold(_)) => drop(guard.take_colds()),
+            Err(Error::Cold(_)) => drop(guard.pin().take_colds()),
             Err(Error::OutOfMemory { .. }) => return n + step,
             Err(error) => panic!("{error}"),
         }

@@ -68,10 +68,11 @@ fn who_parks_is_told_all_that_it_lacks() {
     {
         let guard = session.pin();
         let hash = guard.hash(&keys[0]);
-        assert!(guard.cold(TABLE, hash, &keys[0]).unwrap().is_some());
-        assert!(guard.take_colds().is_empty());
+        assert!(guard.pin().cold(TABLE, hash, &keys[0]).unwrap().is_some());
+        assert!(guard.pin().take_colds().is_empty());
         assert!(
             guard
+                .pin()
                 .cold(TABLE, guard.hash(b"absent"), b"absent")
                 .unwrap()
                 .is_none()
@@ -271,6 +272,7 @@ fn a_watch_sees_no_change_in_demotion_and_promotion() {
     wait_for("the key is on flash", || {
         let guard = session.pin();
         guard
+            .pin()
             .cold(TABLE, guard.hash(&key(0)), &key(0))
             .unwrap()
             .is_some()
@@ -372,7 +374,7 @@ fn an_entry_goes_to_flash_while_room_is_sought(alone: bool) {
         let keys = names.each_ref().map(|name| (TABLE, guard.hash(name)));
         let meets_flash = |guard: &Guard<'_>| {
             let mut keys = names.iter().zip(keys);
-            keys.any(|(name, (table, hash))| guard.cold(table, hash, name).unwrap().is_some())
+            keys.any(|(name, (table, hash))| guard.pin().cold(table, hash, name).unwrap().is_some())
         };
         if !alone {
             guard.lock_keys(&keys).unwrap();
@@ -382,7 +384,7 @@ fn an_entry_goes_to_flash_while_room_is_sought(alone: bool) {
             return false;
         }
         flash.reads_fail.store(true, Ordering::Relaxed);
-        let done = guard.set_aside(room).and_then(|()| guard.warm_alone(keys));
+        let done = guard.set_aside(room).and_then(|()| guard.pin().warm_alone(keys));
         are_cold = meets_flash(&guard);
         flash.reads_fail.store(false, Ordering::Relaxed);
         match done {
@@ -588,7 +590,7 @@ fn transactions_and_who_is_alone_never_meet_a_cold_key() {
         guard.write(TABLE, keys[1].1, &b, &first, None).unwrap();
         guard.remove(TABLE, keys[0].1, &a).unwrap();
         guard.unlock_keys();
-        assert!(guard.take_colds().is_empty());
+        assert!(guard.pin().take_colds().is_empty());
     }
     {
         let mut alone = session.pin_exclusive();

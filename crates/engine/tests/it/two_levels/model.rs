@@ -83,7 +83,7 @@ impl History {
                 self.next_value += 1;
                 let known = self.keys.get_mut(&key).unwrap();
                 let state = Some((number, expires_at_ms.unwrap_or(u64::MAX)));
-                known.push(state, guard.take_position(), outcome.after);
+                known.push(state, guard.order().take_position(), outcome.after);
             }
             Err(error) => panic!("a write of key {key}: {error}"),
         }
@@ -94,7 +94,7 @@ impl History {
         let name = name_of(key);
         let hash = guard.hash(&name);
         guard.remove(TABLE, hash, &name).unwrap();
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         let known = self.keys.get_mut(&key).unwrap();
         known.push(None, position, None);
     }

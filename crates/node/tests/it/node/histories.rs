@@ -175,7 +175,7 @@ impl History {
         let mut guard = session.pin();
         let hash = guard.hash(&bytes);
         let written = guard.write(TABLE, hash, &bytes, &value(number, length), None);
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         drop(session);
         if written.is_ok() {
@@ -205,7 +205,7 @@ impl History {
                 Ok(None) => 0,
                 Err(_) => continue,
             };
-            let position = guard.take_position();
+            let position = guard.order().take_position();
             drop(guard);
             let is_durable = store.log().unwrap().reached(&position) >= Level::Synced;
             if is_durable && self.net.reads(server) {

@@ -656,7 +656,7 @@ impl Net {
         let mut guard = session.pin();
         let hash = guard.hash(key);
         guard.write(TABLE, hash, key, value, None).unwrap();
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         drop(session);
         self.let_work(n);

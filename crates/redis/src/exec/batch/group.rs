@@ -62,7 +62,7 @@ fn hint_entries(
 ) -> usize {
     let end = (at + ENTRIES_AHEAD).min(hashes.len());
     for n in hinted..end {
-        guard.prefetch_entry(tables[n], hashes[n]);
+        guard.pin().prefetch_entry(tables[n], hashes[n]);
     }
     end.max(hinted)
 }
@@ -127,7 +127,7 @@ impl Group {
         {
             let mut guard = session.pin();
             self.pace
-                .begin_guard(started, guard.met_bytes() + env.local.work);
+                .begin_guard(started, guard.pin().met_bytes() + env.local.work);
             next = self.plan(&guard, shared, turns, position);
             self.hinted = 0;
             (at, stop) = self.run_guarded(&mut env, &mut guard, turns, 0);
@@ -149,7 +149,7 @@ impl Group {
             let mut guard = session.pin();
             let now = self.pace.now();
             self.pace
-                .begin_guard(now, guard.met_bytes() + env.local.work);
+                .begin_guard(now, guard.pin().met_bytes() + env.local.work);
             (at, stop) = self.run_guarded(&mut env, &mut guard, turns, at);
         }
         self.account(&mut env, started, turns);
@@ -215,7 +215,7 @@ impl Group {
     ) -> usize {
         if spec.keys == ONE_KEY {
             let hash = guard.hash(args.get(1).unwrap_or_default());
-            guard.prefetch_bucket(table, hash);
+            guard.pin().prefetch_bucket(table, hash);
             self.hashes.push(hash);
             self.tables.push(table);
             return 1;
@@ -234,7 +234,7 @@ impl Group {
         }
         for position in positions {
             let hash = guard.hash(args.get(position).unwrap_or_default());
-            guard.prefetch_bucket(table, hash);
+            guard.pin().prefetch_bucket(table, hash);
             self.hashes.push(hash);
             self.tables.push(table);
         }
@@ -254,7 +254,7 @@ impl Group {
         while let Some(planned) = self.planned.get(at) {
             if last != Some(planned.turn) {
                 settle(env, guard, turns, last.replace(planned.turn));
-                let work = guard.met_bytes() + env.local.work;
+                let work = guard.pin().met_bytes() + env.local.work;
                 self.pace.begin_turn(planned.turn, work);
             }
             let turn = &mut turns[planned.turn as usize];
@@ -286,7 +286,7 @@ impl Group {
                 step.run(env, turn, Access::Guarded(guard), &mut self.ran);
                 // Only a request with its own guard locks keys, and may have to run again alone.
                 debug_assert!(!env.local.needs_alone, "keys locked in a shared guard");
-                let work = guard.met_bytes() + env.local.work;
+                let work = guard.pin().met_bytes() + env.local.work;
                 if self.pace.is_due(work) {
                     let look = self.pace.look(work);
                     turn.client.halted |= look.turn_is_over;
@@ -430,7 +430,7 @@ fn settle(
     turns: &mut [Turn<'_>],
     which: Option<u32>,
 ) {
-    if guard.has_position()
+    if guard.order().has_position()
         && let Some(turn) = which.and_then(|which| turns.get_mut(which as usize))
     {
         settle_one(env, guard, turn.client);

@@ -43,7 +43,7 @@ pub(super) struct Environment<'a> {
 }
 
 pub(super) fn settle_one(env: &mut Environment<'_>, guard: &mut Guard<'_>, client: &mut Client) {
-    if guard.has_position() {
+    if guard.order().has_position() {
         let level = env.local.level_of(env.shared, client);
         client.settle(guard, level);
     }

@@ -44,7 +44,7 @@ fn flush_while_swapped() -> (String, bool) {
         let mut places: Vec<Option<TableId>> =
             (0..DBS as u8).map(|db| commands.table(db)).collect();
         places.swap(0, 3);
-        commands.set_tables(&places, &guard.position());
+        commands.set_tables(&places, &guard.order().position());
         drop(guard);
         flush.join().expect("it is answered")
     });
@@ -393,7 +393,7 @@ fn a_table_is_not_dropped_beside_an_exchange_that_makes_it_that_of_database_0() 
         }));
         std::thread::sleep(COMES); // it waits for the exchange
         places.swap(0, 3);
-        commands.set_tables(&places, &guard.position());
+        commands.set_tables(&places, &guard.order().position());
         drop((held, guard));
         drop_it.join().expect("it is answered")
     });

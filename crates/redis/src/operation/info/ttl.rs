@@ -34,7 +34,7 @@ pub(crate) fn average_ms(
                 next // after the end it continues at the beginning
             }
             Err(Error::Cold(_)) => {
-                guard.take_colds();
+                guard.pin().take_colds();
                 place()?
             }
             Err(_) => break,

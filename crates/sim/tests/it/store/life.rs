@@ -372,7 +372,7 @@ impl Life {
         let mut guard = session.pin();
         let found = read(&guard, &key);
         assert_eq!(found, self.model.is(&key), "a read shows the present");
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         let log = store.log().expect("a durable store");
         if log.reached(&position) == Level::Synced {

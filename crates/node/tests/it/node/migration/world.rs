@@ -190,7 +190,7 @@ impl World {
             key.changes.push(change);
             Operation::Write(number, done.after.unwrap_or(0))
         };
-        let position = guard.take_position();
+        let position = guard.order().take_position();
         drop(guard);
         drop(session);
         key.waiting = Some(Waits {
