@@ -315,7 +315,7 @@ fn read_stamped<'g>(
             if found.is_some() {
                 guard.pin.expire_now(table, index, hash, key);
             }
-            guard.stamp_of_absent(table, hash, key)?
+            Stamp::of_absent(guard, table, hash, key)?
         }
     };
     Ok((object, stamp))
@@ -329,7 +329,7 @@ fn first_version(
     key: &[u8],
 ) -> Result<u64, Error> {
     let floor = guard.pin.index(table)?.partition(hash).floor().max(1);
-    Ok(match guard.stamp_of_absent(table, hash, key)? {
+    Ok(match Stamp::of_absent(guard, table, hash, key)? {
         Stamp::Absent { expired, .. } => floor.max(expired + 1),
         Stamp::Present { .. } => floor,
     })

@@ -382,26 +382,7 @@ impl<'s> Guard<'s> {
                 version: object.version,
             });
         }
-        self.stamp_of_absent(table, hash, key)
-    }
-
-    /// The stamp of a key that a read has not found.
-    pub(crate) fn stamp_of_absent(
-        &self,
-        table: TableId,
-        hash: KeyHash,
-        key: &[u8],
-    ) -> Result<Stamp, Error> {
-        // Only now: the read may have removed an expired object. A key that was created since then
-        // is present, or its removal is counted here, and then it is absent now.
-        let index = self.pin.index(table)?;
-        let removals = index.partition(hash).removals(index.tag(hash));
-        let found = self.find(index, hash, key)?;
-        let expired = found.filter(|entry| self.pin.object(*entry).is_none());
-        Ok(Stamp::Absent {
-            removals,
-            expired: expired.map_or(0, |entry| entry.version),
-        })
+        Stamp::of_absent(self, table, hash, key)
     }
 
     /// Bytes the object takes in the log and the index; `None` if absent.
@@ -481,6 +462,27 @@ impl<'s> Guard<'s> {
         });
         self.pin.set_counts_reads(counts);
         reads
+    }
+}
+
+impl Stamp {
+    /// The stamp of a key that a read of this guard has not found.
+    pub(crate) fn of_absent(
+        guard: &Guard<'_>,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Result<Stamp, Error> {
+        // Only now: the read may have removed an expired object. A key that was created since then
+        // is present, or its removal is counted here, and then it is absent now.
+        let index = guard.pin.index(table)?;
+        let removals = index.partition(hash).removals(index.tag(hash));
+        let found = guard.find(index, hash, key)?;
+        let expired = found.filter(|entry| guard.pin.object(*entry).is_none());
+        Ok(Stamp::Absent {
+            removals,
+            expired: expired.map_or(0, |entry| entry.version),
+        })
     }
 }
 
