@@ -83,7 +83,7 @@ fn kill_table(pin: &Pin<'_>, table: TableId, index: &Index) {
         for bucket in 0..view.len() {
             view.each_homed(bucket, pin.me(), |slot| {
                 let window = core.space.window_of(slot.location());
-                match pin.memory_of(slot.location()) {
+                match pin.entries().memory_of(slot.location()) {
                     Some(here) if !here.is_copy => {
                         // Without a known length it stays counted: its segment stays
                         // (sound::V2).

@@ -146,7 +146,7 @@ impl Guard<'_> {
         // Like a tombstone: alive in its window until a cleaner drops it, and not counted among the
         // live objects.
         head.counters.note_tombstone(bytes);
-        self.pin.note_appended(bytes);
+        self.pin.work().note_appended(bytes);
         self.append.note_own(&self.seen, log, index);
         Ok(())
     }

@@ -275,7 +275,7 @@ impl Refill {
         let guard = self.session.pin();
         let core = guard.pin().core();
         let (space, tier) = (&core.space, Heat::tier(core));
-        let stamp = guard.pin().stamp();
+        let stamp = guard.pin().entries().stamp();
         let mut wanted = Vec::with_capacity(keys.len());
         for key in keys.iter().filter(|key| key.hash >> HASH_BITS == 0) {
             let Ok(index) = core.tables.index(key.table) else {

@@ -68,7 +68,7 @@ pub use range::{
 pub use room::Room;
 pub use scan::Walks;
 pub use session::draft::Draft;
-pub use session::{Guard, Locks, Notes, Observed, Pin, Seen, Session, TypedWrite};
+pub use session::{Guard, Locks, Notes, Observed, Pin, Seen, Session, TypedWrite, Work};
 pub use side::{SideCommit, SideError, SideLog, SidePlan, SideReport};
 pub use space::segment_bytes;
 pub use stats::*;

@@ -25,6 +25,7 @@ use crate::Error;
 use crate::core::Core;
 use crate::log::Log;
 use crate::session::append::Appender;
+use crate::session::order::settle_alone;
 use crate::session::roll::{roll, takes};
 use crate::session::{Guard, Pin};
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES};
@@ -124,14 +125,14 @@ pub(crate) fn set_room_aside(
     }
     let Guard { pin, append, .. } = guard;
     assert!(pin.is_in_step(), "room is set aside for a step");
-    let (core, stamp) = (pin.core(), pin.stamp());
+    let (core, stamp) = (pin.core(), pin.entries().stamp());
     if let Some(log) = &core.log {
         log.check_writable()?;
     }
     if pin.is_alone() {
-        append.settle_alone(core)?;
+        settle_alone(core, append.stream())?;
     } else {
-        append.settle_locked(pin)?;
+        pin.settle_locked()?;
     }
     if room.objects_bytes > 0 && pin.locks().are_crowded() {
         return Err(Error::Crowded);
@@ -149,7 +150,7 @@ pub(crate) fn set_room_aside(
             append.make_room(pin, purpose)?;
         }
     }
-    if has_looked && pin.stamp() != stamp {
+    if has_looked && pin.entries().stamp() != stamp {
         pin.warm_locked()?; // R5
     }
     append.grant();

@@ -176,6 +176,7 @@ impl<'s> Walks<'_, 's> {
         mut show: impl FnMut(Slot, Entry<'s>),
     ) -> Result<(), Lacking> {
         let pin = &self.guard.pin;
+        let entries = pin.entries();
         let (mut warm, mut cold): (Vec<Slot>, Vec<Slot>) = Default::default();
         let mut lacking: Option<Lacking> = None;
         let has_tier = pin.core().tier.is_some();
@@ -190,20 +191,20 @@ impl<'s> Walks<'_, 's> {
             if slot.tag() < from {
                 return; // shown before
             }
-            if has_tier && pin.memory_of(slot.location()).is_none() {
+            if has_tier && entries.memory_of(slot.location()).is_none() {
                 return cold.push(slot);
             }
             if has_tier {
                 return warm.push(slot);
             }
-            match pin.entry_in_walk(slot.location()) {
+            match entries.entry_in_walk(slot.location()) {
                 Ok(entry) => show(slot, entry),
                 Err(error) => Lacking::note(&mut lacking, slot, error),
             }
         });
         cold.sort_unstable_by_key(|slot| slot.tag());
         for slot in cold {
-            match pin.entry_in_walk(slot.location()) {
+            match entries.entry_in_walk(slot.location()) {
                 Ok(_) => warm.push(slot),
                 Err(error) => Lacking::note(&mut lacking, slot, error),
             }
@@ -212,7 +213,7 @@ impl<'s> Walks<'_, 's> {
             .as_ref()
             .map_or(u64::MAX, |lacking| lacking.first_tag);
         for slot in warm.into_iter().filter(|slot| slot.tag() < end) {
-            match pin.entry_in_walk(slot.location()) {
+            match entries.entry_in_walk(slot.location()) {
                 Ok(entry) => show(slot, entry),
                 Err(error) => Lacking::note(&mut lacking, slot, error),
             }

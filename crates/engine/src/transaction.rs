@@ -26,6 +26,7 @@
 use crate::cleaner::index_search::IndexSearch;
 use crate::room::{Room, set_room_aside, set_windows_aside};
 use crate::session::append::Appender;
+use crate::session::order::unsettled;
 use crate::session::roll::{roll, takes};
 use crate::session::{Guard, Pin};
 use crate::space::Purpose;
@@ -157,7 +158,7 @@ fn lock_all(guard: &mut Guard<'_>, keys: &[(TableId, KeyHash)], room: Room) -> R
                 let_go(pin, append);
                 return Err(error);
             }
-            let unsettled = append.unsettled(core, keys);
+            let unsettled = unsettled(core, append.stream(), keys);
             if settle_attempts < SETTLE_ATTEMPTS_MAX && !unsettled.is_empty() {
                 settle_attempts += 1;
                 let_go(pin, append);

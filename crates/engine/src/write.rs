@@ -379,6 +379,23 @@ fn add<T>(
     })
 }
 
+/// `is_granted`: the open group has room for all its appends.
+#[inline(always)]
+fn check_put(locked: &Locked<'_>, value: &[u8], is_granted: bool) -> Result<(), Error> {
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(Error::ValueTooLarge {
+            bytes: value.len(),
+            limit: VALUE_BYTES_MAX,
+        });
+    }
+    // A transaction with room has checked all its buckets before its first write (room::R1).
+    let is_checked = is_granted && locked.in_transaction;
+    if locked.found.is_none() && !is_checked && locked.view.is_crowded(locked.tag) {
+        return Err(Error::Crowded); // bucket::B6
+    }
+    Ok(())
+}
+
 /// Value and time of expiry that a decision puts; the value `None`: it is in the scratch buffer.
 /// `None`: the object is to be removed.
 #[inline(always)]
@@ -487,7 +504,7 @@ impl<'s> Pin<'s> {
         hash: KeyHash,
         key: &[u8],
     ) -> Result<Option<Locked<'s>>, Error> {
-        let partition = index.partition(hash);
+        let (entries, partition) = (self.entries(), index.partition(hash));
         let tag = index.tag(hash);
         loop {
             let Some((view, home, locking)) =
@@ -503,16 +520,16 @@ impl<'s> Pin<'s> {
                 in_transaction: locking == Locking::Mine,
                 found: None,
             };
-            match self.find_verified(view, tag, key) {
+            match entries.find_verified(view, tag, key) {
                 None | Some((_, _, Found::Other)) => {}
                 Some((place, slot, Found::Key(here))) => {
-                    let entry = self.entry_at(here);
-                    self.meet_bytes(entry.padded_bytes);
+                    let entry = entries.entry_at(here);
+                    self.work().meet_bytes(entry.padded_bytes);
                     locked.found = Some((place, slot, entry));
                 }
                 Some((_, slot, Found::Cold)) => {
                     locked.unlock();
-                    self.meet_cold(slot.location())?;
+                    entries.meet_cold(slot.location(), self.is_in_step())?;
                     continue;
                 }
                 Some((_, _, Found::Damaged)) => {
@@ -603,7 +620,7 @@ impl<'s> Appender<'s> {
         expires_at_ms: Option<u64>,
     ) -> Result<Put, Error> {
         debug_assert!(!is_typed || !value.is_empty(), "a typed value has a type");
-        self.check_put(locked, value)?;
+        check_put(locked, value, self.is_granted())?;
         let (core, head) = (pin.core(), self.head());
         let version = match &locked.found {
             Some((_, _, entry)) => core.version_after(entry.version),
@@ -648,7 +665,7 @@ impl<'s> Appender<'s> {
         }
         let counters = &head.counters;
         counters.note_append(bytes, key.len() + value.len(), version);
-        pin.note_appended(bytes);
+        pin.work().note_appended(bytes);
         let change = locked.change(&core.space, counters);
         let new = Counted::object(table, expires_at_ms.is_some());
         let location = Space::location(offset);
@@ -663,22 +680,6 @@ impl<'s> Appender<'s> {
             None => change.insert(locked.tag, Slot::new(locked.tag, location), new),
         }
         Ok(Put::Done(version))
-    }
-
-    #[inline(always)]
-    fn check_put(&self, locked: &Locked<'s>, value: &[u8]) -> Result<(), Error> {
-        if value.len() > VALUE_BYTES_MAX {
-            return Err(Error::ValueTooLarge {
-                bytes: value.len(),
-                limit: VALUE_BYTES_MAX,
-            });
-        }
-        // A transaction with room has checked all its buckets before its first write (room::R1).
-        let is_checked = self.is_granted() && locked.in_transaction;
-        if locked.found.is_none() && !is_checked && locked.view.is_crowded(locked.tag) {
-            return Err(Error::Crowded); // bucket::B6
-        }
-        Ok(())
     }
 
     /// Makes sure that the head has room for an object, and notes the object's victim. `Some`:

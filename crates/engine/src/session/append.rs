@@ -102,17 +102,11 @@ impl<'s> Appender<'s> {
         self.tail = None;
     }
 
-    /// Unlocks the head at the end of the guard. True: it was locked.
-    #[inline(always)]
-    pub(super) fn end(&mut self) -> bool {
-        self.tail.take().is_some()
-    }
-
-    /// Appends to another head from now on. No group is open.
-    pub(super) fn go_to(&mut self, core: &'s Core, seen: &Observed, stream: u16) {
-        seen.keep_own();
+    /// Appends to another head from now on. No group is open, and the position of own appends was
+    /// kept.
+    pub(super) fn go_to(&mut self, head: &'s Head) {
         self.tail = None;
-        self.head = &core.heads[usize::from(stream)];
+        self.head = head;
     }
 
     /// Begins a group, in a store with a log.

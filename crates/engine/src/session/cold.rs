@@ -1,6 +1,7 @@
 //! Entries that a guard meets on flash: whether it waits for the device, or its caller reads.
 
 use super::Session;
+use super::entries::Entries;
 use super::pin::Pin;
 use crate::core::Core;
 use crate::core::flash::{Holding, locate};
@@ -12,7 +13,7 @@ use crate::{Error, KeyHash, TableId};
 use duramen_base::waits::{self, Resource};
 use std::sync::atomic::Ordering;
 
-impl Pin<'_> {
+impl Entries<'_> {
     /// The bytes of an entry that the index points to under this pin.
     #[inline(always)]
     pub(crate) fn memory_of(&self, location: u64) -> Option<InMemory> {
@@ -31,89 +32,25 @@ impl Pin<'_> {
     }
 
     /// An entry is on the device alone. A session that parks its requests notes it as missing and
-    /// returns an error; any other waits for it. In the middle of an atomic step both wait.
+    /// returns an error; any other waits for it. `waits`: in the middle of an atomic step both
+    /// wait, but not in a walk: it may meet every entry of the device, and would keep all others
+    /// waiting.
     ///
     /// # Errors
     /// [`Error::Cold`], [`Error::FlashFailed`].
     #[cold]
-    pub(crate) fn meet_cold(&self, location: u64) -> Result<(), Error> {
-        self.meet_cold_or_wait(location, self.is_in_step())
-    }
-
-    /// As [`meet_cold`](Self::meet_cold) for a walk. In the middle of an atomic step it gets the
-    /// error too: it may meet every entry of the device, and would keep all others waiting.
-    ///
-    /// # Errors
-    /// As there.
-    #[cold]
-    pub(crate) fn meet_cold_in_walk(&self, location: u64) -> Result<(), Error> {
-        self.meet_cold_or_wait(location, false)
-    }
-
-    /// `waits`: also if the session parks its requests.
-    fn meet_cold_or_wait(&self, location: u64, waits: bool) -> Result<(), Error> {
+    pub(crate) fn meet_cold(&self, location: u64, waits: bool) -> Result<(), Error> {
         let (core, holding) = (self.core(), self.holding());
         let Some(tier) = &core.tier else {
             return Ok(());
         };
-        let cold = tier.cold(&core.space, location, self.entry_bytes());
+        let cold = tier.cold(&core.space, location, self.work().entry_bytes());
         if holding.parks.get() && !waits {
             holding.colds.borrow_mut().push(cold);
             return Err(Error::Cold(cold));
         }
         let _noted = waits::note(Resource::Flash, &[Resource::Pin, Resource::Key]);
         tier.fetch(core, holding, cold)
-    }
-
-    /// room::R5: reads the entries of the locked keys that are on flash, so that the step's writes
-    /// meet none.
-    ///
-    /// # Errors
-    /// [`Error::FlashFailed`].
-    pub(crate) fn warm_locked(&self) -> Result<(), Error> {
-        if self.core().tier.is_none() {
-            return Ok(());
-        }
-        let mut places = self.locks().places().iter();
-        places.try_for_each(|(partition, tag)| self.warm_tagged(partition, *tag))
-    }
-
-    /// As [`Guard::set_aside`](crate::Guard::set_aside) does for locked keys, for a guard that is
-    /// alone and locks none (room::R5). Called when its room is set aside, before its first write.
-    /// Does nothing for any other guard.
-    ///
-    /// # Errors
-    /// [`Error::FlashFailed`].
-    pub fn warm_alone(
-        &self,
-        keys: impl IntoIterator<Item = (TableId, KeyHash)>,
-    ) -> Result<(), Error> {
-        if !self.is_alone() || self.core().tier.is_none() {
-            return Ok(());
-        }
-        for (table, hash) in keys {
-            // The write reports a table that is missing.
-            if let Ok(index) = self.index(table) {
-                self.warm_tagged(index.partition(hash), index.tag(hash))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads all entries with this tag that are on flash: a search for one key meets those of
-    /// others too.
-    fn warm_tagged(&self, partition: &Partition, tag: u64) -> Result<(), Error> {
-        loop {
-            let view = partition.view();
-            if view.len() == 0 {
-                return Ok(());
-            }
-            let is_cold = |slot: Slot| self.memory_of(slot.location()).is_none();
-            let Some((_, slot)) = view.find(tag, self.me(), is_cold) else {
-                return Ok(());
-            };
-            self.meet_cold(slot.location())?;
-        }
     }
 
     /// A copy of a cold entry served a request: it is promoted if it was fetched for that, and not
@@ -141,6 +78,43 @@ impl Pin<'_> {
             core.wakeup.ring(); // requests a window, if copies need one
         }
     }
+}
+
+impl Pin<'_> {
+    /// room::R5: reads the entries of the locked keys that are on flash, so that the step's writes
+    /// meet none.
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`].
+    pub(crate) fn warm_locked(&self) -> Result<(), Error> {
+        if self.core().tier.is_none() {
+            return Ok(());
+        }
+        let mut places = self.locks().places().iter();
+        places.try_for_each(|(partition, tag)| warm_tagged(self, partition, *tag))
+    }
+
+    /// As [`Guard::set_aside`](crate::Guard::set_aside) does for locked keys, for a guard that is
+    /// alone and locks none (room::R5). Called when its room is set aside, before its first write.
+    /// Does nothing for any other guard.
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`].
+    pub fn warm_alone(
+        &self,
+        keys: impl IntoIterator<Item = (TableId, KeyHash)>,
+    ) -> Result<(), Error> {
+        if !self.is_alone() || self.core().tier.is_none() {
+            return Ok(());
+        }
+        for (table, hash) in keys {
+            // The write reports a table that is missing.
+            if let Ok(index) = self.index(table) {
+                warm_tagged(self, index.partition(hash), index.tag(hash))?;
+            }
+        }
+        Ok(())
+    }
 
     /// The read from the flash device that is needed before an operation on this key; `None`: none
     /// is needed.
@@ -157,18 +131,19 @@ impl Pin<'_> {
             return Ok(None);
         }
         let mut missing = None;
+        let entries = self.entries();
         view.find(index.tag(hash), self.me(), |slot| {
-            let here = self.memory_of(slot.location());
+            let here = entries.memory_of(slot.location());
             missing = here.is_none().then_some(slot.location());
-            here.is_none_or(|here| self.has_key(here, key))
+            here.is_none_or(|here| entries.has_key(here, key))
         });
-        Ok(missing.map(|location| tier.cold(&core.space, location, self.entry_bytes())))
+        Ok(missing.map(|location| tier.cold(&core.space, location, self.work().entry_bytes())))
     }
 
     /// Missing entries of this session's operations since the last call: each operation that
     /// returned [`Error::Cold`] has added its own.
     pub fn take_colds(&self) -> Vec<Cold> {
-        self.holding().colds.take()
+        self.entries().holding().colds.take()
     }
 
     /// Hands in the bytes that were read for [`Cold::span`]. They are held until
@@ -177,7 +152,24 @@ impl Pin<'_> {
     /// # Errors
     /// [`Error::FlashFailed`]: these are not the bytes that were written.
     pub fn fetched(&self, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {
-        accept(self.core(), self.holding(), cold, bytes)
+        accept(self.core(), self.entries().holding(), cold, bytes)
+    }
+}
+
+/// Reads all entries with this tag that are on flash: a search for one key meets those of
+/// others too.
+fn warm_tagged(pin: &Pin<'_>, partition: &Partition, tag: u64) -> Result<(), Error> {
+    let entries = pin.entries();
+    loop {
+        let view = partition.view();
+        if view.len() == 0 {
+            return Ok(());
+        }
+        let is_cold = |slot: Slot| entries.memory_of(slot.location()).is_none();
+        let Some((_, slot)) = view.find(tag, entries.me(), is_cold) else {
+            return Ok(());
+        };
+        entries.meet_cold(slot.location(), pin.is_in_step())?;
     }
 }
 

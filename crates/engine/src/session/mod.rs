@@ -12,6 +12,7 @@
 pub(crate) mod append;
 mod cold;
 pub(crate) mod draft;
+pub(crate) mod entries;
 mod lock_tables;
 mod locks;
 mod notes;
@@ -22,11 +23,13 @@ mod reads;
 pub(crate) mod roll;
 mod summed;
 pub(crate) mod verified;
+mod work;
 
 pub use locks::Locks;
 pub use notes::{Notes, TypedWrite};
 pub use observed::Observed;
 pub use pin::Pin;
+pub use work::Work;
 
 use crate::core::flash::Holding;
 use crate::epoch::SlotId;
@@ -39,8 +42,9 @@ use draft::Draft;
 use duramen_base::ids::RouteHash;
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry::Entry;
+use duramen_format::hash;
+use entries::Carried;
 use lock_tables::LockTables;
-use pin::Carried;
 use std::sync::Arc;
 use verified::Found;
 
@@ -98,20 +102,10 @@ impl Session {
         &self.store
     }
 
-    /// As [`Pin::take_waited`].
-    pub fn take_waited(&mut self) -> bool {
-        self.carried.take_waited()
-    }
-
-    /// As [`Pin::met_bytes`].
-    pub fn met_bytes(&self) -> u64 {
-        self.carried.met_bytes()
-    }
-
-    /// Bytes that its guards have appended to the log.
+    /// The work of its guards so far.
     #[inline]
-    pub fn appended_bytes(&self) -> u64 {
-        self.carried.appended_bytes()
+    pub fn work(&self) -> &Work {
+        &self.carried.work
     }
 
     fn holding(&self) -> &Holding {
@@ -245,7 +239,7 @@ impl<'s> Guard<'s> {
     /// The route hash of a key with this hash, its place in a cluster.
     #[inline(always)]
     pub fn route(&self, hash: KeyHash, key: &[u8]) -> RouteHash {
-        self.pin.route(hash, key)
+        RouteHash::of(hash::slot(key), hash.0)
     }
 
     /// Leaves the store and enters it again: memory that was read before may be reused now. For
@@ -333,7 +327,7 @@ impl<'s> Guard<'s> {
         hash: KeyHash,
         key: &[u8],
     ) -> Result<Option<(View<'i>, &'i AtomicU64, Slot, Entry<'s>)>, Error> {
-        let (pin, core) = (&self.pin, self.pin.core());
+        let (pin, core, entries) = (&self.pin, self.pin.core(), self.pin.entries());
         let partition = index.partition(hash);
         debug_assert!(
             pin.locks().may_read(partition, index.tag(hash)),
@@ -345,16 +339,18 @@ impl<'s> Guard<'s> {
             if view.len() == 0 {
                 return Ok(None);
             }
-            match pin.find_in(view, index.tag(hash), key, trusts) {
+            match entries.find_in(view, index.tag(hash), key, trusts) {
                 Some((place, slot, Found::Key(here))) => break (view, place, slot, here),
-                Some((_, slot, Found::Cold)) => pin.meet_cold(slot.location())?,
+                Some((_, slot, Found::Cold)) => {
+                    entries.meet_cold(slot.location(), pin.is_in_step())?;
+                }
                 Some((_, _, Found::Damaged)) => return Err(Error::Damaged),
                 None | Some((_, _, Found::Other)) => return Ok(None),
             }
         };
-        let entry = pin.entry_at(here);
+        let entry = entries.entry_at(here);
         if here.is_copy && pin.counts_reads() {
-            pin.served_copy(slot, here);
+            entries.served_copy(slot, here);
         }
         if core.space.is_undurable(slot.location()) {
             self.seen.observe_entry(core, index, slot.location());
@@ -362,8 +358,8 @@ impl<'s> Guard<'s> {
         if core.is_cache() && pin.counts_reads() {
             crate::index::bucket::touch(place, slot);
         }
-        pin.meet_bytes(entry.padded_bytes);
-        pin.note_length(entry.padded_bytes);
+        pin.work().meet_bytes(entry.padded_bytes);
+        pin.work().note_length(entry.padded_bytes);
         Ok(Some((view, place, slot, entry)))
     }
 
@@ -497,14 +493,15 @@ impl Drop for Guard<'_> {
             self.seen.publish_alone(log, || self.append.end_group(log));
         }
         self.notes.tell_written(&core.writes);
-        let wrote = self.append.end();
+        let wrote = self.append.taken().is_some();
+        self.append.let_head_go();
         if self.scratch.capacity() > SCRATCH_KEPT_MAX {
             *self.scratch = Vec::new();
         }
         self.pin.end();
         if wrote
             && !self.pin.is_alone()
-            && let Some(bytes) = self.pin.take_untaxed(crate::cleaner::pacer::LOOK_EVERY_BYTES)
+            && let Some(bytes) = self.pin.work().take_untaxed(crate::cleaner::pacer::LOOK_EVERY_BYTES)
         {
             core.pay_tax(bytes, self.append.head(), self.pin.me());
         }

@@ -140,7 +140,8 @@ impl<'s> Appender<'s> {
             self.wait_synced(pin, seen, log, (*stream, *end))?;
         }
         if chosen != own {
-            self.go_to(pin.core(), seen, chosen);
+            seen.keep_own();
+            self.go_to(&pin.core().heads[usize::from(chosen)]);
         }
         Ok(())
     }
@@ -181,49 +182,6 @@ impl<'s> Appender<'s> {
             // only read go on.
             let _ = self.follow(pin, seen, log, &places);
         }
-    }
-
-    /// Predecessors of these keys that are in other heads and can still be lost. The keys' buckets
-    /// are locked.
-    pub(crate) fn unsettled(&self, core: &Core, keys: &[(TableId, KeyHash)]) -> Vec<(u16, u64)> {
-        let Some(log) = core.log.as_deref().filter(|_| !has_bug(Bug::AnyHead)) else {
-            return Vec::new();
-        };
-        let mut places = predecessors(core, log, keys);
-        places.retain(|(stream, _)| *stream != self.stream());
-        places
-    }
-
-    /// Waits for the remaining predecessors, with the keys locked and before their step writes
-    /// anything (transaction::T7). A commit waits for nothing in the store, so this ends.
-    ///
-    /// # Errors
-    /// [`Error::DiskFull`], [`Error::DiskFailed`].
-    pub(crate) fn settle_locked(&self, pin: &mut Pin<'s>) -> Result<(), Error> {
-        let Some(log) = &pin.core().log else {
-            return Ok(());
-        };
-        for (stream, end) in pin.locks_mut().take_unsettled() {
-            log.wait_synced(stream, end, &[Key, Head])?;
-        }
-        Ok(())
-    }
-
-    /// As [`settle_locked`](Self::settle_locked), for a guard that is alone in the store: waits for
-    /// everything that others have appended.
-    pub(crate) fn settle_alone(&self, core: &Core) -> Result<(), Error> {
-        let Some(log) = core.log.as_deref() else {
-            return Ok(());
-        };
-        let (own, heads) = (self.stream(), core.heads.len());
-        let appended = log.appended();
-        let others = appended
-            .ends()
-            .filter(|(stream, _)| *stream != own && usize::from(*stream) < heads);
-        for (stream, end) in others {
-            log.wait_synced(stream, end, &[Door, Pinned])?;
-        }
-        Ok(())
     }
 
     /// Records the removals of a transaction whose group has ended, while its keys are still locked
@@ -313,7 +271,7 @@ impl<'s> Appender<'s> {
         let end = tail.position();
         log.streams[head.number].publish(end, tail.in_group());
         head.counters.note_tombstone(bytes);
-        pin.note_appended(bytes);
+        pin.work().note_appended(bytes);
         // A guard that is alone ends its group before any other guard enters.
         let is_shown = has_bug(Bug::RemovalsShownEarly)
             || !pin.locks_mut().note_removed(locked.partition, hash);
@@ -322,6 +280,50 @@ impl<'s> Appender<'s> {
         }
         Ok(Buried::Done)
     }
+}
+
+impl Pin<'_> {
+    /// Waits for the remaining predecessors, with the keys locked and before their step writes
+    /// anything (transaction::T7). A commit waits for nothing in the store, so this ends.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`], [`Error::DiskFailed`].
+    pub(crate) fn settle_locked(&mut self) -> Result<(), Error> {
+        let Some(log) = &self.core().log else {
+            return Ok(());
+        };
+        for (stream, end) in self.locks_mut().take_unsettled() {
+            log.wait_synced(stream, end, &[Key, Head])?;
+        }
+        Ok(())
+    }
+}
+
+/// As [`Pin::settle_locked`], for a guard that is alone in the store and appends to the stream
+/// `own`: waits for everything that others have appended.
+pub(crate) fn settle_alone(core: &Core, own: u16) -> Result<(), Error> {
+    let Some(log) = core.log.as_deref() else {
+        return Ok(());
+    };
+    let (heads, appended) = (core.heads.len(), log.appended());
+    let others = appended
+        .ends()
+        .filter(|(stream, _)| *stream != own && usize::from(*stream) < heads);
+    for (stream, end) in others {
+        log.wait_synced(stream, end, &[Door, Pinned])?;
+    }
+    Ok(())
+}
+
+/// Predecessors of these keys that are in other streams than `own` and can still be lost. The keys'
+/// buckets are locked.
+pub(crate) fn unsettled(core: &Core, own: u16, keys: &[(TableId, KeyHash)]) -> Vec<(u16, u64)> {
+    let Some(log) = core.log.as_deref().filter(|_| !has_bug(Bug::AnyHead)) else {
+        return Vec::new();
+    };
+    let mut places = predecessors(core, log, keys);
+    places.retain(|(stream, _)| *stream != own);
+    places
 }
 
 /// Positions of the predecessors of writes to these keys, as far as they can still be lost. Found

@@ -21,6 +21,7 @@
 //!   where it is (epoch::E2), and a request may name it any number of times. The next pin takes the
 //!   sum again.
 
+use super::entries::Entries;
 use super::pin::Pin;
 use super::summed::LONG_BYTES;
 use crate::core::sound::InMemory;
@@ -53,7 +54,7 @@ impl Store {
     }
 }
 
-impl<'s> Pin<'s> {
+impl<'s> Entries<'s> {
     /// The key's slot, and its entry. An entry that is not in memory, or has damage, may be the
     /// key's. `trusts`: an entry with the key is not verified (V6).
     #[inline(always)]
@@ -86,41 +87,6 @@ impl<'s> Pin<'s> {
         key: &[u8],
     ) -> Option<(&'i AtomicU64, Slot, Found)> {
         self.find_in(view, tag, key, has_bug(Bug::VersionsUnverified))
-    }
-
-    /// V6: whether a read may use an entry without its sum. `has_draft`: it is one of a draft.
-    #[inline(always)]
-    pub(super) fn trusts(&self, has_draft: bool) -> bool {
-        has_bug(Bug::ReadsUnverified)
-            || !self.core().verifies_reads.load(Ordering::Relaxed) && !self.may_decide(has_draft)
-    }
-
-    /// V5, for a step that writes to several keys: before the first of its writes it looks at all
-    /// of them, so that none is refused behind others.
-    ///
-    /// # Errors
-    /// [`Error::Damaged`]: a write to this key would be refused.
-    pub fn check_sound(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<(), Error> {
-        let Ok(index) = self.index(table) else {
-            return Ok(()); // the write reports it
-        };
-        let partition = index.partition(hash);
-        debug_assert!(
-            self.locks().may_read(partition, index.tag(hash)),
-            "a key is looked at under locks that do not include its own"
-        );
-        let view = partition.view();
-        if view.len() == 0 || has_bug(Bug::DamageIsMetLate) {
-            return Ok(());
-        }
-        match self.find_verified(view, index.tag(hash), key) {
-            Some((_, _, Found::Damaged)) => Err(Error::Damaged),
-            Some((_, _, Found::Key(here))) => {
-                self.meet_bytes(self.entry_at(here).padded_bytes);
-                Ok(())
-            }
-            _ => Ok(()),
-        }
     }
 
     #[inline(always)]
@@ -199,7 +165,7 @@ impl<'s> Pin<'s> {
     /// The verified entry at a location, for a walk.
     ///
     /// # Errors
-    /// As [`meet_cold_in_walk`](Self::meet_cold_in_walk); [`Error::Damaged`].
+    /// As [`meet_cold`](Self::meet_cold); [`Error::Damaged`].
     pub(crate) fn entry_in_walk(&self, location: u64) -> Result<Entry<'s>, Error> {
         loop {
             if let Some(here) = self.memory_of(location) {
@@ -209,7 +175,7 @@ impl<'s> Pin<'s> {
                 };
                 return sound.map(|here| self.entry_at(here)).ok_or(Error::Damaged);
             }
-            self.meet_cold_in_walk(location)?;
+            self.meet_cold(location, false)?;
         }
     }
 
@@ -222,6 +188,37 @@ impl<'s> Pin<'s> {
                 header.key_bytes == key.len()
                     && std::slice::from_raw_parts(here.at.add(header.key_start), key.len()) == key
             })
+        }
+    }
+}
+
+impl Pin<'_> {
+    /// V5, for a step that writes to several keys: before the first of its writes it looks at all
+    /// of them, so that none is refused behind others.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`]: a write to this key would be refused.
+    pub fn check_sound(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<(), Error> {
+        let Ok(index) = self.index(table) else {
+            return Ok(()); // the write reports it
+        };
+        let partition = index.partition(hash);
+        debug_assert!(
+            self.locks().may_read(partition, index.tag(hash)),
+            "a key is looked at under locks that do not include its own"
+        );
+        let view = partition.view();
+        if view.len() == 0 || has_bug(Bug::DamageIsMetLate) {
+            return Ok(());
+        }
+        let entries = self.entries();
+        match entries.find_verified(view, index.tag(hash), key) {
+            Some((_, _, Found::Damaged)) => Err(Error::Damaged),
+            Some((_, _, Found::Key(here))) => {
+                self.work().meet_bytes(entries.entry_at(here).padded_bytes);
+                Ok(())
+            }
+            _ => Ok(()),
         }
     }
 }

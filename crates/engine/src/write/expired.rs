@@ -22,11 +22,11 @@ impl Pin<'_> {
         if view.len() == 0 {
             return;
         }
-        let found = self.find_verified(view, tag, key);
+        let found = self.entries().find_verified(view, tag, key);
         let Some((_, slot, Found::Key(here))) = found else {
             return;
         };
-        let (location, entry) = (slot.location(), self.entry_at(here));
+        let (location, entry) = (slot.location(), self.entries().entry_at(here));
         let is_live = self.object(entry).is_some();
         if is_live || core.space.is_undurable(location) || !core.may_forget(&entry) {
             return;

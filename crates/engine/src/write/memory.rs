@@ -30,7 +30,7 @@ impl<'s> Appender<'s> {
         let began = Instant::now();
         let found = self.seek_room(pin, purpose);
         if began.elapsed() >= NOTED_WAIT {
-            pin.note_waited();
+            pin.work().note_waited();
         }
         found
     }
@@ -40,7 +40,7 @@ impl<'s> Appender<'s> {
         // that memory becomes free. It is never outside, not even for an instant: another guard
         // could then become alone.
         let (core, head) = (pin.core(), self.head());
-        let (slot, me) = (pin.slot(), pin.me());
+        let (slot, me) = (pin.entries().slot(), pin.me());
         if !pin.is_in_step() {
             // No thread may wait for this head while its holder waits for readers to leave, or for
             // a guard that is alone.
@@ -114,7 +114,7 @@ impl<'s> Appender<'s> {
                 self.let_head_go(); // others may append meanwhile
             }
             press_flash(core, node);
-            pin.note_waited();
+            pin.work().note_waited();
         }
         // With a tier in any case: segments that leave memory wait for our pin too.
         if !core.space.release_one(node) || core.tier.is_some() {

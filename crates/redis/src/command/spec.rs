@@ -28,8 +28,8 @@ impl<'g> Access<'_, 'g> {
     #[inline]
     pub(crate) fn appended_bytes(&self) -> u64 {
         match self {
-            Access::Guarded(guard) => guard.pin().appended_bytes(),
-            Access::Session(session) => session.appended_bytes(),
+            Access::Guarded(guard) => guard.pin().work().appended_bytes(),
+            Access::Session(session) => session.work().appended_bytes(),
             Access::NoStore => 0,
         }
     }
@@ -62,8 +62,8 @@ impl<'g> Access<'_, 'g> {
     #[inline]
     pub(crate) fn take_waited(&mut self) -> bool {
         match self {
-            Access::Guarded(guard) => guard.pin().take_waited(),
-            Access::Session(session) => session.take_waited(),
+            Access::Guarded(guard) => guard.pin().work().take_waited(),
+            Access::Session(session) => session.work().take_waited(),
             Access::NoStore => false,
         }
     }

@@ -47,9 +47,9 @@ pub(super) fn check_written(guard: &Guard<'_>, queue: Queue<'_>) -> Result<(), E
         if !long.is_empty() && long.contains(&(table, hash, key)) {
             continue;
         }
-        let before = guard.pin().met_bytes();
+        let before = guard.pin().work().met_bytes();
         guard.pin().check_sound(table, hash, key)?;
-        if guard.pin().met_bytes() - before > LONG_BYTES {
+        if guard.pin().work().met_bytes() - before > LONG_BYTES {
             long.insert((table, hash, key));
         }
     }

@@ -194,7 +194,7 @@ impl Executor {
         }
         for group in frames.chunks(GROUP_REQUESTS) {
             let mut guard = session.pin();
-            self.pace.begin_guard(Instant::now(), guard.pin().met_bytes());
+            self.pace.begin_guard(Instant::now(), guard.pin().work().met_bytes());
             let mut decoded = emptied(std::mem::take(&mut self.decoded));
             for framed in group {
                 let turn = &turns[framed.turn as usize];
@@ -214,14 +214,14 @@ impl Executor {
                     }
                     continue;
                 }
-                self.pace.begin_turn(framed.turn, guard.pin().met_bytes());
+                self.pace.begin_turn(framed.turn, guard.pin().work().met_bytes());
                 if !run_one(&mut round, &mut guard, &decoded[n], framed, turn) {
                     continue;
                 }
                 turn.executed += 1;
                 let replies = turn.out.len() - turn.out_from;
-                turn.halted |= replies > OUT_BYTES_PER_TURN || guard.pin().take_waited();
-                let work = guard.pin().met_bytes();
+                turn.halted |= replies > OUT_BYTES_PER_TURN || guard.pin().work().take_waited();
+                let work = guard.pin().work().met_bytes();
                 let is_last = n + 1 == group.len();
                 if is_walk(&decoded[n]) || is_last || self.pace.is_due(work) {
                     let look = self.pace.look(work);

@@ -4,7 +4,7 @@
 //! for all segments in memory and on flash together. The bytes of a **cold** window are on the
 //! device instead of in memory. So a demotion does not touch index slots, counts of live bytes,
 //! segment ids, tombstones, positions or the log's rules. Only a thread that reads an entry's bytes
-//! has to find out first where they are ([`Pin::memory_of`](crate::Pin), `fetch`).
+//! has to find out first where they are (`fetch`, `session::cold`).
 //!
 //! `tier` has the data about windows: places on the device, masks, copies in memory. `demote`
 //! chooses the segments that go there. `fetch`, `bulk` and `holding` read entries, `mended` puts

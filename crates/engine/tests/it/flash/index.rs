@@ -54,7 +54,7 @@ fn writers_wait_for_index_memory_once_and_not_in_turn() {
     flash.stands_still.store(false, Ordering::Relaxed);
     println!("{REFUSALS} refusals in {took:.1?}");
     assert!(took < ALL_REFUSALS, "{took:?}");
-    assert!(session.take_waited());
+    assert!(session.work().take_waited());
     wait_for("the memory of the cleared table is found", || {
         let from = next;
         next = fill(&mut session, TABLE, next, 1);

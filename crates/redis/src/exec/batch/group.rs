@@ -100,7 +100,7 @@ impl Group {
 
     /// Whether the turn of the last request has had its time.
     pub(crate) fn is_turn_over(&mut self, session: &Session, local: &Local) -> bool {
-        let work = session.met_bytes() + local.work;
+        let work = session.work().met_bytes() + local.work;
         self.pace.look(work).turn_is_over
     }
 
@@ -127,7 +127,7 @@ impl Group {
         {
             let mut guard = session.pin();
             self.pace
-                .begin_guard(started, guard.pin().met_bytes() + env.local.work);
+                .begin_guard(started, guard.pin().work().met_bytes() + env.local.work);
             next = self.plan(&guard, shared, turns, position);
             self.hinted = 0;
             (at, stop) = self.run_guarded(&mut env, &mut guard, turns, 0);
@@ -149,7 +149,7 @@ impl Group {
             let mut guard = session.pin();
             let now = self.pace.now();
             self.pace
-                .begin_guard(now, guard.pin().met_bytes() + env.local.work);
+                .begin_guard(now, guard.pin().work().met_bytes() + env.local.work);
             (at, stop) = self.run_guarded(&mut env, &mut guard, turns, at);
         }
         self.account(&mut env, started, turns);
@@ -254,7 +254,7 @@ impl Group {
         while let Some(planned) = self.planned.get(at) {
             if last != Some(planned.turn) {
                 settle(env, guard, turns, last.replace(planned.turn));
-                let work = guard.pin().met_bytes() + env.local.work;
+                let work = guard.pin().work().met_bytes() + env.local.work;
                 self.pace.begin_turn(planned.turn, work);
             }
             let turn = &mut turns[planned.turn as usize];
@@ -286,7 +286,7 @@ impl Group {
                 step.run(env, turn, Access::Guarded(guard), &mut self.ran);
                 // Only a request with its own guard locks keys, and may have to run again alone.
                 debug_assert!(!env.local.needs_alone, "keys locked in a shared guard");
-                let work = guard.pin().met_bytes() + env.local.work;
+                let work = guard.pin().work().met_bytes() + env.local.work;
                 if self.pace.is_due(work) {
                     let look = self.pace.look(work);
                     turn.client.halted |= look.turn_is_over;

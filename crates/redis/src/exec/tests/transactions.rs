@@ -310,7 +310,7 @@ fn a_transaction_sums_a_large_value_once_for_its_plan() {
         .collect();
     let begin = format!("MULTI\r\n{sets}");
     run(&mut s.executor, &mut s.client, begin.as_bytes());
-    let met = |s: &mut Session| s.executor.session().expect("a store").met_bytes();
+    let met = |s: &mut Session| s.executor.session().expect("a store").work().met_bytes();
     let before = met(&mut s);
     assert_eq!(s.ask_part("EXEC"), "", "it goes on in the next round");
     let read = met(&mut s) - before;
