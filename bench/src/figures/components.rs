@@ -402,7 +402,10 @@ mod tests {
             store.stats().segments_open >= before.max(4),
             "one segment per head"
         );
-        let used = any.sessions.iter().filter(|it| it.0.work().appended_bytes() > 0);
+        let used = any
+            .sessions
+            .iter()
+            .filter(|it| it.0.work().appended_bytes() > 0);
         assert_eq!(used.count(), 4);
     }
 }

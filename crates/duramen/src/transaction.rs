@@ -240,7 +240,9 @@ fn attempt<T>(
         .and_then(|()| fetch(guard, keys, &changes));
     match ready {
         Ok(()) => {}
-        Err(duramen_engine::Error::OutOfMemory { .. }) if guard.pin().locks().was_starved() && !is_last => {
+        Err(duramen_engine::Error::OutOfMemory { .. })
+            if guard.pin().locks().was_starved() && !is_last =>
+        {
             return Attempt::Again(room);
         }
         Err(error) => return Attempt::Done(Err(error.into())),

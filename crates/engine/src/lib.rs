@@ -98,6 +98,6 @@ pub mod parts {
     pub use crate::index::{Partition, Resize, Resources};
     pub use crate::log::modelled::OneHead;
     pub use crate::space::segment::State;
-        pub use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
+    pub use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
     pub use crate::topology::Topology;
 }

@@ -131,7 +131,9 @@ impl<'s> Walks<'_, 's> {
             let first = if view.len() == 0 { 0 } else { view.home(tag) };
             for bucket in first..view.len() {
                 if shown >= count.max(1) || looks.are_many() {
-                    guard.seen.observe_gaps(core, index, &index.partitions()[partition]);
+                    guard
+                        .seen
+                        .observe_gaps(core, index, &index.partitions()[partition]);
                     let next = index.position(partition, view.first_tag(bucket));
                     return cold.map_or(Ok((next, looks.sum())), Err);
                 }
@@ -152,7 +154,9 @@ impl<'s> Walks<'_, 's> {
                 if let Err(lacking) = self.show_bucket(view, (bucket, tag), shows) {
                     let at = index.position(partition, lacking.first_tag);
                     if partly && cold.is_none() && at > begin {
-                        guard.seen.observe_gaps(core, index, &index.partitions()[partition]);
+                        guard
+                            .seen
+                            .observe_gaps(core, index, &index.partitions()[partition]);
                         guard.pin.take_colds();
                         return Ok((at, looks.sum()));
                     }
@@ -161,7 +165,9 @@ impl<'s> Walks<'_, 's> {
                 }
                 tag = 0;
             }
-            guard.seen.observe_gaps(core, index, &index.partitions()[partition]);
+            guard
+                .seen
+                .observe_gaps(core, index, &index.partitions()[partition]);
             (partition, tag) = (partition + 1, 0);
             looks.bucket();
         }

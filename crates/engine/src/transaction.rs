@@ -193,8 +193,8 @@ fn seek_memory<'s>(append: &mut Appender<'s>, pin: &mut Pin<'s>, room: Room) {
         if core.space.free_windows(head.node) > 0 && core.disk_has_room(purpose) {
             // Writes that fit the head go there; others continue in a new segment anyway, which is
             // taken now.
-            let is_ready = is_open && tail.fits(bytes)
-                || roll(core, head, tail, bytes, purpose) != Ok(false);
+            let is_ready =
+                is_open && tail.fits(bytes) || roll(core, head, tail, bytes, purpose) != Ok(false);
             if is_ready {
                 return;
             }

@@ -128,10 +128,13 @@ impl<'s> Guard<'s> {
             // may have been dropped.
             let index = self.pin.index(table)?;
             let Some(locked) = self.pin.lock_key(index, hash, key)? else {
-                self.append.make_index_room(&mut self.pin, &mut index_search)?;
+                self.append
+                    .make_index_room(&mut self.pin, &mut index_search)?;
                 continue;
             };
-            let object = locked.found.and_then(|(_, _, entry)| self.pin.object(entry));
+            let object = locked
+                .found
+                .and_then(|(_, _, entry)| self.pin.object(entry));
             let met = Met::new(object, &locked);
             self.scratch.clear();
             let decision = decide(object, self.scratch);
@@ -146,7 +149,10 @@ impl<'s> Guard<'s> {
             };
             if let Some(log) = core.log.as_deref() {
                 let pin = &mut self.pin;
-                if !self.append.may_append(pin, &self.seen, log, hash, &locked)? {
+                if !self
+                    .append
+                    .may_append(pin, &self.seen, log, hash, &locked)?
+                {
                     continue;
                 }
             }
@@ -399,10 +405,7 @@ fn check_put(locked: &Locked<'_>, value: &[u8], is_granted: bool) -> Result<(), 
 /// Value and time of expiry that a decision puts; the value `None`: it is in the scratch buffer.
 /// `None`: the object is to be removed.
 #[inline(always)]
-fn to_put<'v>(
-    pin: &Pin<'_>,
-    decision: &Decision<'v>,
-) -> Option<(Option<&'v [u8]>, Option<u64>)> {
+fn to_put<'v>(pin: &Pin<'_>, decision: &Decision<'v>) -> Option<(Option<&'v [u8]>, Option<u64>)> {
     let (value, expires_at_ms) = match *decision {
         Decision::Put {
             value,
@@ -425,7 +428,9 @@ fn keep_met(
     locked: &Locked<'_>,
     met: Met,
 ) -> Outcome {
-    guard.seen.observe_locked(guard.pin.core(), index, hash, locked);
+    guard
+        .seen
+        .observe_locked(guard.pin.core(), index, hash, locked);
     locked.unlock();
     if met.was_expired {
         guard.pin.expire_now(table, index, hash, key);

@@ -71,9 +71,8 @@ impl<'s> Locks<'s> {
     /// transaction::T8, for an assertion.
     pub(crate) fn may_read(&self, partition: &Partition, tag: u64) -> bool {
         let places = self.places();
-        let is = |(one, its_tag): &(&Partition, u64)| {
-            std::ptr::eq(*one, partition) && *its_tag == tag
-        };
+        let is =
+            |(one, its_tag): &(&Partition, u64)| std::ptr::eq(*one, partition) && *its_tag == tag;
         !self.are_taken() || places.len() > CHECKED_KEYS_MAX || places.iter().any(is)
     }
 

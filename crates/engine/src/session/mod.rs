@@ -294,7 +294,8 @@ impl<'s> Guard<'s> {
         let (pin, index) = (&self.pin, self.pin.index(table)?);
         let Some((view, place, slot, entry)) = self.find_slot(index, hash, key)? else {
             let partition = index.partition(hash);
-            self.seen.observe_absence(pin.core(), index, partition, hash);
+            self.seen
+                .observe_absence(pin.core(), index, partition, hash);
             return Ok((None, Seen(None)));
         };
         let home = view.home(index.tag(hash));
@@ -314,7 +315,8 @@ impl<'s> Guard<'s> {
     ) -> Result<Option<Entry<'s>>, Error> {
         let Some((_, _, _, entry)) = self.find_slot(index, hash, key)? else {
             let partition = index.partition(hash);
-            self.seen.observe_absence(self.pin.core(), index, partition, hash);
+            self.seen
+                .observe_absence(self.pin.core(), index, partition, hash);
             return Ok(None);
         };
         Ok(Some(entry))
@@ -501,7 +503,10 @@ impl Drop for Guard<'_> {
         self.pin.end();
         if wrote
             && !self.pin.is_alone()
-            && let Some(bytes) = self.pin.work().take_untaxed(crate::cleaner::pacer::LOOK_EVERY_BYTES)
+            && let Some(bytes) = self
+                .pin
+                .work()
+                .take_untaxed(crate::cleaner::pacer::LOOK_EVERY_BYTES)
         {
             core.pay_tax(bytes, self.append.head(), self.pin.me());
         }

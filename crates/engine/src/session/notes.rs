@@ -149,12 +149,7 @@ impl Notes {
 
     /// A client begins to read a key: as [`Guard::begin_read`](crate::Guard::begin_read), without a
     /// draft.
-    pub(crate) fn begin_read(
-        &mut self,
-        client: u64,
-        key: &[u8],
-        remember: impl FnOnce() -> bool,
-    ) {
+    pub(crate) fn begin_read(&mut self, client: u64, key: &[u8], remember: impl FnOnce() -> bool) {
         let writes = self.written.len();
         if remember() && writes > 0 {
             self.reads.add(client, key, writes);

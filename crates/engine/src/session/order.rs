@@ -158,10 +158,7 @@ impl<'s> Appender<'s> {
         if pin.is_alone() {
             return log.wait_synced(stream, end, &[Door, Pinned]);
         }
-        assert!(
-            !pin.locks().are_taken(),
-            "N1: a transaction lets go first"
-        );
+        assert!(!pin.locks().are_taken(), "N1: a transaction lets go first");
         seen.keep_own();
         self.let_head_go();
         pin.outside(|| log.wait_synced(stream, end, NOTHING))
@@ -331,13 +328,11 @@ pub(crate) fn unsettled(core: &Core, own: u16, keys: &[(TableId, KeyHash)]) -> V
 /// key's, so it does not show that the key was not removed.
 fn predecessors(core: &Core, log: &Log, keys: &[(TableId, KeyHash)]) -> Vec<(u16, u64)> {
     let mut places: Vec<(u16, u64)> = Vec::new();
-    let mut note = |(stream, end): (u16, u64)| match places
-        .iter_mut()
-        .find(|(known, _)| *known == stream)
-    {
-        Some((_, known)) => *known = (*known).max(end),
-        None => places.push((stream, end)),
-    };
+    let mut note =
+        |(stream, end): (u16, u64)| match places.iter_mut().find(|(known, _)| *known == stream) {
+            Some((_, known)) => *known = (*known).max(end),
+            None => places.push((stream, end)),
+        };
     for (table, hash) in keys {
         let Ok(index) = core.tables.index(*table) else {
             continue;

@@ -234,7 +234,10 @@ impl<'s> Pin<'s> {
     /// a guard that is alone in the store.
     pub fn outdate_others(&self) {
         assert!(self.alone, "others are outside only while one is alone");
-        self.core().watches.generation.fetch_add(1, Ordering::SeqCst);
+        self.core()
+            .watches
+            .generation
+            .fetch_add(1, Ordering::SeqCst);
     }
 
     /// # Errors

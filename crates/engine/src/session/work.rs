@@ -81,7 +81,8 @@ impl Work {
         let bytes = bytes.min(PREFETCHED_LINES * 64) as u32;
         let average = self.entry_bytes.get();
         // An exponential average over 16 reads.
-        self.entry_bytes.set(average - average / LENGTH_PARTS + bytes);
+        self.entry_bytes
+            .set(average - average / LENGTH_PARTS + bytes);
     }
 
     /// Whether a write has waited for memory since the last call: for milliseconds, in which its

@@ -32,13 +32,16 @@ impl Guard<'_> {
             self.append.take_head(&mut self.pin);
             let index = self.pin.index(table)?;
             let Some(locked) = self.pin.lock_key(index, hash, key)? else {
-                self.append.make_index_room(&mut self.pin, &mut index_search)?;
+                self.append
+                    .make_index_room(&mut self.pin, &mut index_search)?;
                 continue;
             };
             let found = locked.found.map(|(_, _, entry)| entry.version);
             let is_older = |found: u64| found < version || !is_object && found == version;
             if found.is_some_and(is_older) {
-                let object = locked.found.and_then(|(_, _, entry)| self.pin.object(entry));
+                let object = locked
+                    .found
+                    .and_then(|(_, _, entry)| self.pin.object(entry));
                 let met = Met::new(object, &locked);
                 remove_met(self, (table, index), (hash, key), locked, met)?;
                 continue; // it is absent now, or was not removed yet

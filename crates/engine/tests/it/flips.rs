@@ -51,7 +51,9 @@ fn keys(session: &mut Session) -> Result<Vec<Vec<u8>>, Error> {
     let guard = session.pin();
     let (mut keys, mut cursor) = (Vec::new(), 0);
     loop {
-        cursor = guard.walk().scan(TABLE, cursor, 10, |object| keys.push(object.key.to_vec()))?;
+        cursor = guard
+            .walk()
+            .scan(TABLE, cursor, 10, |object| keys.push(object.key.to_vec()))?;
         if cursor == 0 {
             keys.sort_unstable();
             return Ok(keys);

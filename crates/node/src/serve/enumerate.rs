@@ -207,7 +207,10 @@ impl Servant {
         };
         guard.pin().take_colds();
         if bytes_max > 0
-            && let Err(Error::Cold(_)) = guard.walk().scan_range(table, part, at, AHEAD_OBJECTS, |_| {})
+            && let Err(Error::Cold(_)) =
+                guard
+                    .walk()
+                    .scan_range(table, part, at, AHEAD_OBJECTS, |_| {})
         {
             self.wanted = guard.pin().take_colds();
             let lengths = self.wanted.iter().map(|cold| cold.span().1);
@@ -238,7 +241,10 @@ impl Servant {
             }
             pieces.bytes.len() < bytes_max
         };
-        let step = guard.walk().scan_range_as((table, part), cursor, STEP_OBJECTS, partly, shows)?;
+        let step =
+            guard
+                .walk()
+                .scan_range_as((table, part), cursor, STEP_OBJECTS, partly, shows)?;
         pieces.found.sort_unstable_by_key(|found| found.hash);
         Ok(step)
     }

@@ -379,7 +379,11 @@ impl Servant {
         let mut bytes = 0;
         for single in parts.iter() {
             // The execution reports the error.
-            if let Ok(Some(cold)) = guard.pin().cold(single.table, guard.hash(single.key), single.key) {
+            if let Ok(Some(cold)) =
+                guard
+                    .pin()
+                    .cold(single.table, guard.hash(single.key), single.key)
+            {
                 bytes += cold.span().1;
                 if bytes > bytes_max && !self.wanted.is_empty() {
                     break;

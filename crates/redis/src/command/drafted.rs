@@ -169,7 +169,10 @@ pub(crate) fn commit(
     keys.extend_from_slice(more);
     guard.rewrites(draft.rewrites());
     let mut holds = false;
-    let locked = std::mem::replace(&mut ctx.locked, guard.pin().is_alone() && draft.only_removes());
+    let locked = std::mem::replace(
+        &mut ctx.locked,
+        guard.pin().is_alone() && draft.only_removes(),
+    );
     let done = ctx.locked_for_room(guard, &keys, |ctx, guard, room| {
         holds = check(ctx, guard, view)? && draft.holds_when_locked(guard)?;
         if holds {

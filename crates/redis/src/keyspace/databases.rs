@@ -222,7 +222,9 @@ fn flush_table(
         let mut guard = session.pin();
         keys.clear();
         let shows = |object: Object<'_>| keys.push((guard.hash(object.key), object.key.into()));
-        let step = guard.walk().scan_as(table, cursor, FLUSH_STEP, in_parts, shows);
+        let step = guard
+            .walk()
+            .scan_as(table, cursor, FLUSH_STEP, in_parts, shows);
         let next = match ctx.note_colds(&guard, in_parts, step) {
             Ok((next, _)) => next,
             Err(error) => return (Err(error.into()), cursor),

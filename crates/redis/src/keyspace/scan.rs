@@ -117,7 +117,9 @@ pub(crate) fn walk(
             left = left.saturating_sub(1);
             found_bytes += show(object);
         };
-        let shown = guard.walk().scan_as(table, cursor, wanted, in_parts || step > 0, shows);
+        let shown = guard
+            .walk()
+            .scan_as(table, cursor, wanted, in_parts || step > 0, shows);
         let (next, looks) = match shown {
             // The next SCAN waits for the entries on flash that this step has met, and shows the
             // objects of this step again.
@@ -205,7 +207,9 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
                 reply.bulk(object.key);
             }
         };
-        let step = guard.walk().scan_as(ctx.table, cursor, step_objects, in_parts, shows);
+        let step = guard
+            .walk()
+            .scan_as(ctx.table, cursor, step_objects, in_parts, shows);
         if room.is_exceeded_by(&walk.found) {
             return Err(ctx.too_long());
         }
@@ -248,7 +252,9 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHa
     let in_parts = ctx.client.take_in_parts();
     let goes_on = walk.passes > 0;
     if !goes_on {
-        walk.cursor = guard.walk().random_place(ctx.table, ctx.local.random.next_u64())?;
+        walk.cursor = guard
+            .walk()
+            .random_place(ctx.table, ctx.local.random.next_u64())?;
         walk.passes = 1;
     }
     let (mut looked, mut met) = (0, 0);
@@ -263,7 +269,9 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHa
                 }
             }
         };
-        let step = guard.walk().scan_as(ctx.table, walk.cursor, 1, in_parts, shows);
+        let step = guard
+            .walk()
+            .scan_as(ctx.table, walk.cursor, 1, in_parts, shows);
         let (next, looks) = match ctx.note_colds(guard, in_parts, step) {
             Ok(step) => step,
             Err(error) => {

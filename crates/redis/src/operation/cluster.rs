@@ -399,7 +399,9 @@ fn walk(
             }
             true
         };
-        let step = guard.walk().scan_range_as((table, range), walk.cursor, STEP, in_parts, shows);
+        let step = guard
+            .walk()
+            .scan_range_as((table, range), walk.cursor, STEP, in_parts, shows);
         if room.is_exceeded_by(&walk.found) {
             return Err(ctx.too_long());
         }

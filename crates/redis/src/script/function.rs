@@ -262,7 +262,9 @@ fn store(
         .for_each(|it| room.remove(it.text.name.as_bytes()));
     guard.set_aside(room)?;
     let names = new.iter().chain(&gone).map(|it| it.text.name.as_bytes());
-    guard.pin().warm_alone(names.map(|name| (own, guard.hash(name))))?;
+    guard
+        .pin()
+        .warm_alone(names.map(|name| (own, guard.hash(name))))?;
     for library in new {
         let name = library.text.name.as_bytes();
         let hash = guard.hash(name);

@@ -28,7 +28,9 @@ pub(super) fn targets<'t>(
 pub(super) fn warm_alone(guard: &Guard<'_>, queue: Queue<'_>) -> Result<(), Error> {
     let keys = (0..queue.steps.len()).flat_map(|n| queue.data_of(n));
     let keys = keys.chain(targets(guard, queue));
-    guard.pin().warm_alone(keys.map(|(table, hash, _)| (table, hash)))
+    guard
+        .pin()
+        .warm_alone(keys.map(|(table, hash, _)| (table, hash)))
 }
 
 /// verified::V5: nothing of the transaction is done if it writes to a damaged key. The commands

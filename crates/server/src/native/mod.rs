@@ -194,7 +194,8 @@ impl Executor {
         }
         for group in frames.chunks(GROUP_REQUESTS) {
             let mut guard = session.pin();
-            self.pace.begin_guard(Instant::now(), guard.pin().work().met_bytes());
+            self.pace
+                .begin_guard(Instant::now(), guard.pin().work().met_bytes());
             let mut decoded = emptied(std::mem::take(&mut self.decoded));
             for framed in group {
                 let turn = &turns[framed.turn as usize];
@@ -214,7 +215,8 @@ impl Executor {
                     }
                     continue;
                 }
-                self.pace.begin_turn(framed.turn, guard.pin().work().met_bytes());
+                self.pace
+                    .begin_turn(framed.turn, guard.pin().work().met_bytes());
                 if !run_one(&mut round, &mut guard, &decoded[n], framed, turn) {
                     continue;
                 }

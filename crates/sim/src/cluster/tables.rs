@@ -255,7 +255,9 @@ impl World {
         loop {
             let mut keys: Vec<Vec<u8>> = Vec::new();
             let guard = session.pin();
-            let next = guard.walk().scan(table, cursor, SOME, |object| keys.push(object.key.to_vec()));
+            let next = guard
+                .walk()
+                .scan(table, cursor, SOME, |object| keys.push(object.key.to_vec()));
             drop(guard);
             // The table does not exist here yet, or its flash cannot be read.
             let Ok(next) = next else { return };

@@ -511,8 +511,7 @@ impl Core {
     /// True if enough of a segment on flash has expired to make it worth a read.
     pub fn is_worth_expiring(&self, window: u32, now_ms: u64) -> bool {
         let due = |tier: &Tier| tier.due_ms(window) <= now_ms && !tier.is_bad(window as usize);
-        self.space.segments[window as usize].is_closed()
-            && self.tier.as_deref().is_some_and(due)
+        self.space.segments[window as usize].is_closed() && self.tier.as_deref().is_some_and(due)
     }
 
     /// Maximum live bytes of a hollow segment.

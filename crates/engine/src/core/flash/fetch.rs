@@ -113,7 +113,12 @@ impl Tier {
     }
 
     /// Reads an entry and waits for it.
-    pub(crate) fn fetch(&self, core: &Core, holding: &Holding, mut cold: Cold) -> Result<(), Error> {
+    pub(crate) fn fetch(
+        &self,
+        core: &Core,
+        holding: &Holding,
+        mut cold: Cold,
+    ) -> Result<(), Error> {
         loop {
             let (offset, length) = cold.span();
             let mut memory = Aligned::zeroed(length);

@@ -119,8 +119,9 @@ fn a_scan_shows_what_is_on_flash() {
         loop {
             let step = parked(&mut session, &flash, |guard| {
                 let mut keys = Vec::new();
-                let next =
-                    guard.walk().scan(TABLE, cursor, 100, |object| keys.push(object.key.to_vec()))?;
+                let next = guard
+                    .walk()
+                    .scan(TABLE, cursor, 100, |object| keys.push(object.key.to_vec()))?;
                 Ok((next, keys))
             });
             let (next, keys) = step.unwrap();
@@ -384,7 +385,9 @@ fn an_entry_goes_to_flash_while_room_is_sought(alone: bool) {
             return false;
         }
         flash.reads_fail.store(true, Ordering::Relaxed);
-        let done = guard.set_aside(room).and_then(|()| guard.pin().warm_alone(keys));
+        let done = guard
+            .set_aside(room)
+            .and_then(|()| guard.pin().warm_alone(keys));
         are_cold = meets_flash(&guard);
         flash.reads_fail.store(false, Ordering::Relaxed);
         match done {

@@ -331,7 +331,10 @@ impl World {
         self.servant
             .serve(&mut guard, &mut views, self.now_us, &asked, &mut out);
         self.wait = self.servant.take_wait();
-        assert!(!guard.order().has_position(), "all of it is part of the wait");
+        assert!(
+            !guard.order().has_position(),
+            "all of it is part of the wait"
+        );
         out
     }
 
