@@ -115,7 +115,6 @@ impl<'s> Guard<'s> {
             return Draft::update(self, (table, hash, key), &mut decide);
         }
         check_key(key)?;
-        let core = self.pin.core();
         let mut index_search = IndexSearch::default();
         loop {
             self.append.take_head(&mut self.pin);
@@ -141,44 +140,14 @@ impl<'s> Guard<'s> {
             if let Decision::Keep = decision {
                 return Ok(keep_met(self, (table, index), (hash, key), &locked, met));
             }
-            let Some((value, expires_at_ms)) = to_put(&self.pin, &decision) else {
+            let Some(new) = to_put(&self.pin, &decision) else {
                 match remove_met(self, (table, index), (hash, key), locked, met)? {
                     Some(outcome) => return Ok(outcome),
                     None => continue,
                 }
             };
-            if let Some(log) = core.log.as_deref() {
-                let pin = &mut self.pin;
-                if !self
-                    .append
-                    .may_append(pin, &self.seen, log, hash, &locked)?
-                {
-                    continue;
-                }
-            }
-            // The scratch buffer leaves the guard while a value is borrowed from it.
-            let scratch = std::mem::take(self.scratch);
-            let value_bytes = value.unwrap_or(&scratch).len();
-            if has_bug(Bug::MarkedBeforeSeen) {
-                let version = met.before.map_or(1, |version| version + 1);
-                core.note_written(table, key, value_bytes, version);
-            }
-            let is_typed = matches!(decision, Decision::PutTyped { .. });
-            let value = (value.unwrap_or(&scratch), is_typed);
-            let put = self
-                .append
-                .put(&self.pin, (table, key), &locked, value, expires_at_ms);
-            *self.scratch = scratch;
-            locked.unlock();
-            match put? {
-                Put::Done(version) => {
-                    if !has_bug(Bug::MarkedBeforeSeen) {
-                        // range::watch::W1
-                        core.note_written(table, key, value_bytes, version);
-                    }
-                    note_put(self, (table, index), (hash, key), &locked, met, is_typed);
-                    return Ok(met.outcome(Some(version)));
-                }
+            match put_met(self, (table, index), (hash, key), &locked, met, new)? {
+                Put::Done(version) => return Ok(met.outcome(Some(version))),
                 Put::LookAgain => {}
                 Put::NoSpace => {
                     let purpose = self.append.purpose();
@@ -402,21 +371,79 @@ fn check_put(locked: &Locked<'_>, value: &[u8], is_granted: bool) -> Result<(), 
     Ok(())
 }
 
-/// Value and time of expiry that a decision puts; the value `None`: it is in the scratch buffer.
-/// `None`: the object is to be removed.
+/// What a decision puts.
+#[derive(Clone, Copy)]
+struct New<'v> {
+    /// `None`: it is in the scratch buffer.
+    value: Option<&'v [u8]>,
+    is_typed: bool,
+    expires_at_ms: Option<u64>,
+}
+
+/// What a decision puts; `None`: the object is to be removed.
 #[inline(always)]
-fn to_put<'v>(pin: &Pin<'_>, decision: &Decision<'v>) -> Option<(Option<&'v [u8]>, Option<u64>)> {
-    let (value, expires_at_ms) = match *decision {
+fn to_put<'v>(pin: &Pin<'_>, decision: &Decision<'v>) -> Option<New<'v>> {
+    let (value, is_typed, expires_at_ms) = match *decision {
         Decision::Put {
             value,
             expires_at_ms,
-        } => (Some(value), expires_at_ms),
-        Decision::PutScratch { expires_at_ms } | Decision::PutTyped { expires_at_ms } => {
-            (None, expires_at_ms)
-        }
+        } => (Some(value), false, expires_at_ms),
+        Decision::PutScratch { expires_at_ms } => (None, false, expires_at_ms),
+        Decision::PutTyped { expires_at_ms } => (None, true, expires_at_ms),
         Decision::Remove | Decision::Keep => return None,
     };
-    (!pin.is_past(expires_at_ms)).then_some((value, expires_at_ms))
+    (!pin.is_past(expires_at_ms)).then_some(New {
+        value,
+        is_typed,
+        expires_at_ms,
+    })
+}
+
+/// Puts an object over what was found, unlocks, and tells of it.
+#[inline(always)]
+fn put_met<'s>(
+    guard: &mut Guard<'s>,
+    (table, index): (TableId, &'s Index),
+    (hash, key): (KeyHash, &[u8]),
+    locked: &Locked<'s>,
+    met: Met,
+    new: New<'_>,
+) -> Result<Put, Error> {
+    let core = guard.pin.core();
+    if let Some(log) = core.log.as_deref() {
+        let (pin, seen) = (&mut guard.pin, &guard.seen);
+        if !guard.append.may_append(pin, seen, log, hash, locked)? {
+            return Ok(Put::LookAgain);
+        }
+    }
+    // The scratch buffer leaves the guard while a value is borrowed from it.
+    let scratch = std::mem::take(guard.scratch);
+    let value = new.value.unwrap_or(&scratch);
+    let value_bytes = value.len();
+    if has_bug(Bug::MarkedBeforeSeen) {
+        let version = met.before.map_or(1, |version| version + 1);
+        core.note_written(table, key, value_bytes, version);
+    }
+    let value = (value, new.is_typed);
+    let put = guard
+        .append
+        .put_locked(&guard.pin, (table, key), locked, value, new.expires_at_ms);
+    *guard.scratch = scratch;
+    locked.unlock();
+    if let Ok(Put::Done(version)) = put {
+        if !has_bug(Bug::MarkedBeforeSeen) {
+            core.note_written(table, key, value_bytes, version); // range::watch::W1
+        }
+        note_put(
+            guard,
+            (table, index),
+            (hash, key),
+            locked,
+            met,
+            new.is_typed,
+        );
+    }
+    put
 }
 
 /// Leaves the object that was found, or its absence, and unlocks.
@@ -455,7 +482,7 @@ fn remove_met<'s>(
         ..
     } = guard;
     let (core, was_there) = (pin.core(), locked.found.is_some());
-    if !append.remove(pin, seen, (table, index), (hash, key), locked)? {
+    if !append.remove_locked(pin, seen, (table, index), (hash, key), locked)? {
         return Ok(None);
     }
     if was_there {
@@ -581,7 +608,7 @@ impl<'s> Appender<'s> {
     }
 
     /// Removes the object that was found, and unlocks. False: nothing was done yet, look again.
-    fn remove(
+    fn remove_locked(
         &mut self,
         pin: &mut Pin<'s>,
         seen: &Observed,
@@ -616,7 +643,7 @@ impl<'s> Appender<'s> {
 
     /// Appends an object over what was found, and points the slot to it.
     #[inline(always)]
-    fn put(
+    fn put_locked(
         &mut self,
         pin: &Pin<'s>,
         (table, key): (TableId, &[u8]),

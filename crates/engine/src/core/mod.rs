@@ -181,12 +181,8 @@ impl Core {
         // begin with.
         let log = options.log.as_ref();
         let tombstone_reserve = log.map_or(1, |_| heads.div_ceil(nodes));
-        let space = Space::new(
-            options,
-            topology,
-            contexts.div_ceil(nodes),
-            tombstone_reserve,
-        )?;
+        let reserve = contexts.div_ceil(nodes);
+        let space = Space::new(options, topology, reserve, tombstone_reserve)?;
         let log = log.map(|log| Box::new(Log::new(log, &space, heads)));
         let epochs = Epochs::new(SESSIONS_MAX + VISITORS + contexts, Ticks::detect());
         let windows = space.segments.len();

@@ -742,6 +742,7 @@ fn multi_forms_do_each_part_for_itself() {
     let store = store(64, 1, 1);
     let mut session = store.session().unwrap();
     let mut guard = session.pin();
+    let mut many = guard.many(TABLE);
     let keys: Vec<[u8; 8]> = (0..100u64).map(u64::to_le_bytes).collect();
     let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
     let parts: Vec<Part<'_>> = keys.iter().map(|key| Part::new(key, b"7")).collect();
@@ -750,20 +751,16 @@ fn multi_forms_do_each_part_for_itself() {
         assert_eq!(n, *written);
         *written += usize::from(result.is_ok());
     };
-    guard
-        .many(TABLE)
-        .write(&parts, |n, result| count(n, result, &mut written))
+    many.write(&parts, |n, result| count(n, result, &mut written))
         .unwrap();
     assert_eq!(written, 100);
 
     // Every third key is removed; then a conditional write of all succeeds for exactly these.
     let thirds: Vec<&[u8]> = keys.iter().copied().step_by(3).collect();
-    guard
-        .many(TABLE)
-        .remove(&thirds, |_, result| {
-            assert_eq!(result.unwrap().before, Some(1));
-        })
-        .unwrap();
+    many.remove(&thirds, |_, result| {
+        assert_eq!(result.unwrap().before, Some(1));
+    })
+    .unwrap();
     let absent: Vec<Part<'_>> = keys
         .iter()
         .map(|key| Part {
@@ -771,28 +768,22 @@ fn multi_forms_do_each_part_for_itself() {
             ..Part::new(key, b"1")
         })
         .collect();
-    guard
-        .many(TABLE)
-        .write(&absent, |n, result| {
-            assert_eq!(result.is_ok(), n.is_multiple_of(3), "{n}");
-        })
-        .unwrap();
+    many.write(&absent, |n, result| {
+        assert_eq!(result.is_ok(), n.is_multiple_of(3), "{n}");
+    })
+    .unwrap();
 
     let by: Vec<(&[u8], i64)> = keys.iter().zip(0..).map(|(key, n)| (*key, n)).collect();
-    guard
-        .many(TABLE)
-        .increment(&by, |n, result| {
-            let old = if n.is_multiple_of(3) { 1 } else { 7 };
-            assert_eq!(result.unwrap().value, old + n as i64);
-        })
-        .unwrap();
+    many.increment(&by, |n, result| {
+        let old = if n.is_multiple_of(3) { 1 } else { 7 };
+        assert_eq!(result.unwrap().value, old + n as i64);
+    })
+    .unwrap();
     let mut seen = Vec::new();
-    guard
-        .many(TABLE)
-        .read(&[keys[1], b"nobody", keys[99]], |n, found| {
-            seen.push((n, found.map(|object| object.value.to_vec())));
-        })
-        .unwrap();
+    many.read(&[keys[1], b"nobody", keys[99]], |n, found| {
+        seen.push((n, found.map(|object| object.value.to_vec())));
+    })
+    .unwrap();
     let expected = [
         (0, Some(b"8".to_vec())),
         (1, None),

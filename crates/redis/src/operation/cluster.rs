@@ -381,8 +381,7 @@ fn walk(
         return Ok(Walk::default());
     };
     let mut walk = ctx.client.take_walk(table);
-    let goes_on = walk.cursor != 0;
-    let mut looked = 0;
+    let (goes_on, mut looked) = (walk.cursor != 0, 0);
     let in_parts = ctx.client.take_in_parts();
     let mut step = |ctx: &mut Context<'_>, guard: &mut Guard<'_>| {
         let view = Arc::clone(ctx.local.view(member, guard));
@@ -399,9 +398,8 @@ fn walk(
             }
             true
         };
-        let step = guard
-            .walk()
-            .scan_range_as((table, range), walk.cursor, STEP, in_parts, shows);
+        let (of, at) = ((table, range), walk.cursor);
+        let step = guard.walk().scan_range_as(of, at, STEP, in_parts, shows);
         if room.is_exceeded_by(&walk.found) {
             return Err(ctx.too_long());
         }
