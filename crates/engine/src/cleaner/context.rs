@@ -353,7 +353,7 @@ impl Context {
     /// The search found no hollow segment. True if cleaning is needed for another reason.
     pub(super) fn has_more_than_hollow(&self, core: &Core) -> bool {
         if let Some(tier) = &core.tier {
-            tier.note_hollow(false); // until the next search
+            tier.background_reads.note_hollow(false); // until the next search
         }
         core.is_short(self.node) || core.flash_wants_cleaning()
     }

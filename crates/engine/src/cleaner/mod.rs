@@ -202,7 +202,7 @@ impl Cleaner {
         let started = Instant::now();
         let total = core.space.segments.len();
         let tier = core.tier.as_deref();
-        let mut may_read = tier.is_some_and(|tier| tier.is_rested());
+        let mut may_read = tier.is_some_and(|tier| tier.background_reads.are_rested());
         self.waits_to_expire = false;
         self.thorough.tend(core.refuses_heads(), total, started);
         for _ in 0..total {
@@ -229,7 +229,7 @@ impl Cleaner {
             let context = core.contexts[self.number].lock().expect("cleaning context");
             if is_cold {
                 context.expire_cold(core, window as u32);
-                may_read = tier.is_some_and(|tier| tier.is_in_burst());
+                may_read = tier.is_some_and(|tier| tier.background_reads.are_in_burst());
             } else {
                 context.expire(core, window as u32);
                 if started.elapsed() > HOUSEKEEPING_EVERY / 10 {

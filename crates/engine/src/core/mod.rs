@@ -218,7 +218,7 @@ impl Core {
             verifies_reads: AtomicBool::new(true),
             load_floor: AtomicU64::new(0),
             epochs,
-            tier: Tier::of_options(options, &space),
+            tier: Tier::new(options, &space),
             space,
         };
         core.overhead = core.sum_overhead();

@@ -167,7 +167,7 @@ impl Session {
 /// may take more than one segment has.
 fn press_flash(core: &Core, node: usize) {
     if let Some(tier) = &core.tier {
-        tier.press(core.clock.now_ms());
+        tier.pressure.press(core.clock.now_ms());
         core.wakeup.ring();
         core.reap(node);
         #[cfg(not(any(loom, shuttle)))]

@@ -200,7 +200,7 @@ impl Core {
         tier.is_short()
             || self.live_bytes() > self.live_limit()
             || self.index_is_large() // a part of the index is held by pending entries
-            || tier.others_come_first(self.clock.now_ms())
+            || tier.pressure.others_come_first(self.clock.now_ms())
     }
 }
 
@@ -296,7 +296,9 @@ impl Context {
 
     /// Reads the next segment on flash and counts its pending entries. False: not now.
     fn read_cleared(&self, core: &Core, tier: &Tier, walk: &mut Walk) -> bool {
-        if self.has_warmed() || !(core.cleared_is_urgent(tier) || tier.is_rested()) {
+        if self.has_warmed()
+            || !(core.cleared_is_urgent(tier) || tier.background_reads.are_rested())
+        {
             return false;
         }
         let Some(window) = walk.cold.pop_first() else {

@@ -78,17 +78,17 @@ impl Core {
             return;
         };
         let (promoted, now_ms) = (&tier.promoted, self.clock.now_ms());
-        let starving = tier.pressed.load(Ordering::Relaxed) && !self.can_demote(tier, node);
+        let starving = tier.pressure.is_by_others() && !self.can_demote(tier, node);
         if starving || promoted.has_too_much() {
             promoted.give_up(&self.space, &self.epochs);
             if starving {
-                tier.unpress();
+                tier.pressure.end();
             }
-        } else if !tier.others_come_first(now_ms) {
+        } else if !tier.pressure.others_come_first(now_ms) {
             self.free_retired(node);
             promoted.tend(&self.space, node, &self.epochs, now_ms);
             if promoted.lacks_window() && tier.leaving() == 0 && self.can_demote(tier, node) {
-                tier.pressed_for_copies.store(true, Ordering::Relaxed);
+                tier.pressure.press_for_copies();
             }
         }
     }
@@ -136,7 +136,8 @@ impl Core {
                 hollow |= live <= self.hollow_bytes() && self.is_hollow(window);
             }
             tier.set_live_bytes(sum);
-            tier.note_hollow(hollow && !tier.has_failed()); // no slot is needed any more
+            let wants = hollow && !tier.has_failed(); // else no slot is needed any more
+            tier.background_reads.note_hollow(wants);
             tier.promoted
                 .weigh(self.room_for_promoted(tier), self.log_time());
         }
@@ -177,7 +178,7 @@ impl Core {
         if !tier.has_room(survivors) {
             return false;
         }
-        if tier.is_pressed() {
+        if tier.pressure.is_on() {
             return true;
         }
         if !self.is_low(node) {
@@ -196,7 +197,7 @@ impl Core {
     /// is in use.
     fn cleans_in_vain(&self, tier: &Tier, hard: u64) -> bool {
         let (freed, used) = self.gain();
-        let (freed_before, used_before) = tier.gain();
+        let (freed_before, used_before) = tier.pressure.gain();
         let freed = freed.saturating_sub(freed_before);
         let used = used.saturating_sub(used_before);
         let committed = self.segment_bytes_committed();
@@ -209,7 +210,9 @@ impl Core {
     /// True if the tier needs a cleaner thread, to demote or to clean segments on flash.
     pub fn flash_wants_cleaning(&self) -> bool {
         let wants = |tier: &Tier| {
-            tier.is_short() || (tier.is_pressed() && tier.has_room(false)) || tier.wants_hollow()
+            tier.is_short()
+                || (tier.pressure.is_on() && tier.has_room(false))
+                || tier.wants_hollow()
         };
         self.tier.as_deref().is_some_and(wants) || self.flash_wants_eviction()
     }
@@ -230,7 +233,7 @@ impl Core {
     /// its memory is in pieces, a part of the index finds no place to grow before it has reached
     /// its limit.
     pub fn index_is_large(&self) -> bool {
-        let wants = |tier: &Tier| tier.index_wants.load(Ordering::Relaxed);
+        let wants = |tier: &Tier| tier.pressure.is_by_index();
         self.arena.allocated_bytes() as f64 > INDEX_PART * self.space.budget.limit() as f64
             || self.tier.as_deref().is_some_and(wants)
     }
@@ -240,14 +243,14 @@ impl Core {
         if self.evicts_from_flash()
             && let Some(tier) = &self.tier
         {
-            tier.index_wants.store(true, Ordering::Relaxed);
+            tier.pressure.set_by_index(true);
         }
     }
 
     /// Entries are being evicted: a writer that still lacks index memory reports it again.
     pub fn note_eviction(&self) {
         if let Some(tier) = &self.tier {
-            tier.index_wants.store(false, Ordering::Relaxed);
+            tier.pressure.set_by_index(false);
         }
     }
 
@@ -283,7 +286,7 @@ impl Core {
         if let Some(tier) = &self.tier
             && tier.leaving() == 0
         {
-            tier.press(self.clock.now_ms());
+            tier.pressure.press(self.clock.now_ms());
         }
         self.wakeup.ring();
     }
@@ -294,7 +297,7 @@ impl Core {
         let Some(tier) = &self.tier else {
             return false;
         };
-        tier.press(self.clock.now_ms());
+        tier.pressure.press(self.clock.now_ms());
         self.wakeup.ring();
         if self.cleaners() == 0 {
             self.demote_one(node);
@@ -416,8 +419,8 @@ impl Core {
         );
         tier.turn_cold(window, slot, mask, &self.epochs);
         tier.figures.demoted.fetch_add(1, Ordering::Relaxed);
-        tier.unpress();
-        tier.set_gain(self.gain());
+        tier.pressure.end();
+        tier.pressure.set_gain(self.gain());
         tier.set_live_bytes(tier.live_bytes() + self.live_in(window));
         true
     }
@@ -454,7 +457,7 @@ impl Core {
         let bytes = unsafe { self.space.bytes_of_mut(window, length) };
         let started = Instant::now();
         let read = tier.device.read_any(place, bytes).is_ok();
-        tier.was_read(length, started);
+        tier.background_reads.was_read(length, started);
         if read {
             mask.remove(place, bytes);
         }

@@ -10,7 +10,6 @@
 //! - F8: background reads take at most a quarter of the time of one reader of the device, in bursts
 //!   of some segments.
 
-use super::Tier;
 use duramen_base::expiry::is_expired;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -54,6 +53,32 @@ impl BackgroundReads {
         self.began.elapsed().as_millis() as u64
     }
 
+    /// True if background reads may begin (F8).
+    pub(crate) fn are_rested(&self) -> bool {
+        self.is_rested(Instant::now())
+    }
+
+    /// True if background reads that began after a rest may go on.
+    pub(crate) fn are_in_burst(&self) -> bool {
+        self.is_in_burst(Instant::now())
+    }
+
+    /// Records that `bytes` of a segment were read since `started`.
+    pub(crate) fn was_read(&self, bytes: usize, started: Instant) {
+        let spent = started.elapsed();
+        self.spent(bytes as u64, spent, Instant::now());
+    }
+
+    /// Notes whether there are hollow segments.
+    pub(crate) fn note_hollow(&self, any: bool) {
+        self.hollow.store(any, Ordering::Relaxed);
+    }
+
+    /// True if there are hollow segments, and background reads may begin.
+    pub(crate) fn want_hollow(&self) -> bool {
+        self.hollow.load(Ordering::Relaxed) && self.are_rested()
+    }
+
     fn is_rested(&self, now: Instant) -> bool {
         let now = now.duration_since(self.began).as_nanos() as u64;
         now >= self.rests_until.load(Ordering::Relaxed)
@@ -77,48 +102,6 @@ impl BackgroundReads {
         let now = now.duration_since(self.began).as_nanos() as u64;
         let rests_until = self.rests_until.load(Ordering::Relaxed);
         rests_until.saturating_sub(now) < (REST * BURST).as_nanos() as u64
-    }
-}
-
-impl Tier {
-    /// True if background reads may begin (F8).
-    pub(crate) fn is_rested(&self) -> bool {
-        self.background_reads.is_rested(Instant::now())
-    }
-
-    /// True if background reads that began after a rest may go on.
-    pub(crate) fn is_in_burst(&self) -> bool {
-        self.background_reads.is_in_burst(Instant::now())
-    }
-
-    /// Records that `bytes` of a segment were read since `started`.
-    pub(crate) fn was_read(&self, bytes: usize, started: Instant) {
-        let spent = started.elapsed();
-        self.background_reads
-            .spent(bytes as u64, spent, Instant::now());
-    }
-
-    /// True if hollow segments may be cleaned now.
-    pub(crate) fn wants_hollow(&self) -> bool {
-        self.background_reads.hollow.load(Ordering::Relaxed)
-            && self.is_rested()
-            && !self.has_failed()
-    }
-
-    /// Time when the expiry pass has to read a cold window.
-    pub(crate) fn due_ms(&self, window: u32) -> u64 {
-        self.windows[window as usize].due_ms.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_due(&self, window: u32, expiries: &Expiries) {
-        let due_ms = expiries.due_ms(self.segment_bytes);
-        self.windows[window as usize]
-            .due_ms
-            .store(due_ms, Ordering::Relaxed);
-    }
-
-    pub(crate) fn note_hollow(&self, any: bool) {
-        self.background_reads.hollow.store(any, Ordering::Relaxed);
     }
 }
 

@@ -3,16 +3,18 @@
 
 pub mod background_reads;
 pub mod mask;
+mod pressure;
 pub mod promoted;
 pub mod warmth;
 
 use crate::Options;
-use crate::device::{Device, FlashOptions, FlashStats};
+use crate::device::{Device, FlashStats};
 use crate::epoch::Epochs;
 use crate::space::{Space, flash_slots};
-use background_reads::BackgroundReads;
+use background_reads::{BackgroundReads, Expiries};
 use duramen_disk::ManyReads;
 use mask::{Mask, Masks};
+use pressure::Pressure;
 use promoted::Promoted;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -23,8 +25,6 @@ use warmth::Warmth;
 const SLOTS_RESERVED: u32 = 2;
 /// If fewer slots are free than all slots divided by this, cold segments are cleaned.
 const FREE_SLOTS_PART: u32 = 16;
-/// Time in ms for which copies take no memory after another user lacked some.
-const OTHERS_FIRST_MS: u64 = 200;
 /// Bytes of a segment that are written at once.
 pub(crate) const WRITE_BYTES: usize = 256 << 10;
 /// Shortest and longest time for which a segment that could not be read is left alone.
@@ -91,21 +91,11 @@ pub(crate) struct Tier {
     /// window, oldest first.
     leaving: Mutex<VecDeque<(u64, u32)>>,
     leaving_count: AtomicU64,
-    /// A segment has to be demoted although segments have enough memory, because the index, a
-    /// writer or promoted copies lack some.
-    pub(crate) pressed: AtomicBool,
-    pub(crate) pressed_for_copies: AtomicBool,
-    /// Time at which the index or a writer last lacked memory, in ms.
-    pressed_ms: AtomicU64,
-    /// A writer of a cache found no memory for the index: the entries of one victim have to be
-    /// evicted.
-    pub(crate) index_wants: AtomicBool,
+    pub(crate) pressure: Pressure,
     /// Number of segments that are being written.
     pub(crate) writing: AtomicU64,
     /// Live bytes in cold windows, as last summed.
     live: AtomicU64,
-    /// Segments that cleaning had freed, and used for it, at the last demotion.
-    gain: (AtomicU64, AtomicU64),
     /// The device failed to write (core::flash::F5).
     pub(crate) failed: AtomicBool,
     /// Bytes of the windows into which cleaners read cold victims, and of the buffers for writing
@@ -117,7 +107,7 @@ pub(crate) struct Tier {
     pub(crate) may_leave: AtomicUsize,
     pub(crate) may_gain: AtomicUsize,
     pub(crate) masks: Masks,
-    background_reads: BackgroundReads,
+    pub(crate) background_reads: BackgroundReads,
     pub(crate) promoted: Promoted,
     pub(crate) figures: Figures,
 }
@@ -129,18 +119,14 @@ pub(crate) fn refill_bytes(memory_bytes: u64) -> u64 {
 
 impl Tier {
     /// The tier of a store with these options, if it has one.
-    pub(crate) fn of_options(options: &Options, space: &Space) -> Option<Box<Tier>> {
+    pub(crate) fn new(options: &Options, space: &Space) -> Option<Box<Tier>> {
         let flash = options.flash.as_ref()?;
-        Some(Box::new(Tier::new(flash, options, space)))
-    }
-
-    fn new(flash: &FlashOptions, options: &Options, space: &Space) -> Tier {
         let (slots, segment_bytes) = (flash_slots(options), space.segment_bytes());
         let memory_bytes = options.memory_bytes;
         // Cold victims that may be read back at once.
         let warm = options.cleaners.max(1);
         let windows = space.segments.iter();
-        Tier {
+        Some(Box::new(Tier {
             device: flash.device.clone(),
             reads: ManyReads::new(flash.device.clone()),
             windows: windows.map(|_| Window::default()).collect(),
@@ -151,13 +137,9 @@ impl Tier {
             free_count: AtomicU32::new(slots),
             leaving: Mutex::default(),
             leaving_count: AtomicU64::new(0),
-            pressed: AtomicBool::new(false),
-            pressed_for_copies: AtomicBool::new(false),
-            pressed_ms: AtomicU64::new(0),
-            index_wants: AtomicBool::new(false),
+            pressure: Pressure::default(),
             writing: AtomicU64::new(0),
             live: AtomicU64::new(0),
-            gain: Default::default(),
             failed: AtomicBool::new(false),
             warm_bytes: (warm * (segment_bytes + WRITE_BYTES.min(segment_bytes))) as u64,
             // Without a log nothing outlives the process, to be filled again.
@@ -171,7 +153,7 @@ impl Tier {
             background_reads: BackgroundReads::default(),
             promoted: Promoted::new(memory_bytes, segment_bytes),
             figures: Figures::default(),
-        }
+        }))
     }
 
     /// Memory that the tier takes from the start, in bytes (core::flash::F6).
@@ -336,33 +318,27 @@ impl Tier {
         !self.has_failed() && self.free_count.load(Ordering::Relaxed) > spare
     }
 
-    /// Requests the demotion of one segment for the index or a writer, even if segments have enough
-    /// memory.
-    pub(crate) fn press(&self, now_ms: u64) {
-        self.pressed_ms.store(now_ms, Ordering::Relaxed);
-        self.pressed.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_pressed(&self) -> bool {
-        self.pressed.load(Ordering::Relaxed) || self.pressed_for_copies.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn unpress(&self) {
-        self.pressed.store(false, Ordering::Relaxed);
-        self.pressed_for_copies.store(false, Ordering::Relaxed);
-    }
-
-    /// True if another user lacks memory, or has just got some and may need more: copies then take
-    /// none.
-    pub(crate) fn others_come_first(&self, now_ms: u64) -> bool {
-        self.pressed.load(Ordering::Relaxed)
-            || now_ms < self.pressed_ms.load(Ordering::Relaxed) + OTHERS_FIRST_MS
-    }
-
     /// True if cold segments should be cleaned, so that others can be demoted.
     pub(crate) fn is_short(&self) -> bool {
         let few = (self.slots / FREE_SLOTS_PART).max(SLOTS_RESERVED + 2);
         !self.has_failed() && self.free_count.load(Ordering::Relaxed) < few
+    }
+
+    /// Time when the expiry pass has to read a cold window.
+    pub(crate) fn due_ms(&self, window: u32) -> u64 {
+        self.windows[window as usize].due_ms.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_due(&self, window: u32, expiries: &Expiries) {
+        let due_ms = expiries.due_ms(self.segment_bytes);
+        self.windows[window as usize]
+            .due_ms
+            .store(due_ms, Ordering::Relaxed);
+    }
+
+    /// True if hollow segments may be cleaned now.
+    pub(crate) fn wants_hollow(&self) -> bool {
+        self.background_reads.want_hollow() && !self.has_failed()
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -376,16 +352,6 @@ impl Tier {
 
     pub(crate) fn set_live_bytes(&self, bytes: u64) {
         self.live.store(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn gain(&self) -> (u64, u64) {
-        let (freed, used) = &self.gain;
-        (freed.load(Ordering::Relaxed), used.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn set_gain(&self, (freed, used): (u64, u64)) {
-        self.gain.0.store(freed, Ordering::Relaxed);
-        self.gain.1.store(used, Ordering::Relaxed);
     }
 
     /// Live bytes that the device may hold.
