@@ -99,7 +99,10 @@ fn kill_table(pin: &Pin<'_>, table: TableId, index: &Index) {
         }
     }
     for window in cold {
-        core.each_cold_entry(window, |location, entry| {
+        let Some(demotion) = core.demotion() else {
+            break;
+        };
+        demotion.each_entry(window, |location, entry| {
             let hash = KeyHash(core.hasher.hash(entry.key));
             let view = index.partition(hash).view();
             if entry.table == table.0

@@ -150,7 +150,9 @@ impl Store {
         core.take_back_released();
         core.reap(context.node());
         core.watch_flash();
-        core.tend_promoted(context.node());
+        if let Some(demotion) = core.demotion() {
+            demotion.tend_promoted(context.node());
+        }
         let me = context.me();
         let step = context.step(core, quota_bytes, me, false, true);
         core.reap(context.node());
@@ -170,7 +172,8 @@ impl Store {
     pub fn demote_step(&self) -> bool {
         let core = &self.core;
         let context = core.contexts[0].lock().expect("cleaning context");
-        let demoted = core.demote_one(context.node());
+        let demotion = core.demotion();
+        let demoted = demotion.is_some_and(|it| it.demote_one(context.node()));
         core.reap(context.node());
         demoted
     }

@@ -27,6 +27,7 @@ use crate::cleaner::candidate::{Candidate, GROUP, NotLocked, find_all};
 use crate::cleaner::select::{select, select_hollow, select_on_flash_of_cache};
 use crate::core::Core;
 use crate::core::cleaning::{Context, Current, Kind, PlainPass, Tally};
+use crate::core::flash::Demotion;
 use crate::core::sound;
 use crate::counters::add;
 use crate::index::bucket::{self, Locking, Slot, View};
@@ -86,7 +87,8 @@ impl Context {
             add(&tally.busy_ns, started.elapsed().as_nanos() as u64);
             return Step::Worked;
         }
-        if !self.may_wait(core) && self.current.is_none() && core.wants_demotion(self.node, false) {
+        let wants = |demotion: Demotion<'_>| demotion.is_wanted(self.node, false);
+        if !self.may_wait(core) && self.current.is_none() && core.demotion().is_some_and(wants) {
             // cleaning would gain little, and a thread that serves requests does not demote
             core.wakeup.ring();
             return Step::Idle;
@@ -255,7 +257,7 @@ impl Context {
     /// Demotes a segment instead of cleaning, if memory needs it. At most every other step while
     /// cleaning is needed too.
     fn demotes(&mut self, core: &Core) -> bool {
-        let Some(tier) = &core.tier else {
+        let (Some(demotion), Some(tier)) = (core.demotion(), &core.tier) else {
             return false;
         };
         let others = tier.is_short()
@@ -266,11 +268,11 @@ impl Context {
         let turn = !(others && self.demoted);
         self.demoted = turn
             && self.may_wait(core)
-            && core.wants_demotion(
+            && demotion.is_wanted(
                 self.node,
                 self.current.as_ref().is_some_and(|current| current.warmed),
             )
-            && core.demote_one(self.node);
+            && demotion.demote_one(self.node);
         self.demoted
     }
 
@@ -289,7 +291,9 @@ impl Context {
         } else if self.may_wait(core) && core.flash_wants_eviction() {
             let (victims, evicts) =
                 select_on_flash_of_cache(core, self.node, &mut self.fruitless_on_flash);
-            core.note_eviction();
+            if let Some(demotion) = core.demotion() {
+                demotion.note_eviction();
+            }
             if !victims.is_empty() {
                 self.begin_plain_pass(evicts, true, tally);
                 return (victims, evicts);
@@ -363,18 +367,15 @@ impl Context {
     fn next_readable(&mut self, core: &Core, tally: &Tally) -> Option<u32> {
         loop {
             let window = self.victims.pop_front()?;
-            let Some(tier) = &core.tier else {
+            let Some(demotion) = core.demotion().filter(|_| core.is_cold(window)) else {
                 return Some(window);
             };
-            if !tier.is_cold(window as usize) {
-                return Some(window);
-            }
             let dead = core.log.is_none() && core.live_in(window) == 0;
             if !dead && !self.may_wait(core) {
                 self.victims.push_front(window); // a cleaner thread will read it
                 return None;
             }
-            if dead || core.may_clean_cold(self.node) && core.warm(tier, window) {
+            if dead || core.may_clean_cold(self.node) && demotion.warm(window) {
                 return Some(window);
             }
             self.give_up(core, window);
@@ -410,9 +411,9 @@ impl Context {
             self.close_survivor(core);
         }
         if current.warmed
-            && let Some(tier) = &core.tier
+            && let Some(demotion) = core.demotion()
         {
-            core.cool(tier, current.window);
+            demotion.cool(current.window);
         }
         let committed = core.space.segments[current.window as usize].committed_bytes();
         let kept = match &core.log {

@@ -160,7 +160,7 @@ impl Context {
 
     /// As [`expire`](Self::expire), for a segment on flash, which is read for this.
     pub fn expire_cold(&self, core: &Core, window: u32) {
-        let Some(tier) = &core.tier else {
+        let Some(demotion) = core.demotion() else {
             return;
         };
         let segment = &core.space.segments[window as usize];
@@ -168,8 +168,8 @@ impl Context {
             return;
         }
         // Looked at again: in between, a side log may have got the window (swap::D6).
-        let is_free = tier.is_cold(window as usize) && !core.is_held(window);
-        if is_free && core.warm(tier, window) {
+        let is_free = core.is_cold(window) && !core.is_held(window);
+        if is_free && demotion.warm(window) {
             expire_segment(core, window, true, self.number, self.slot, self.me());
             core.space.decommit(window);
         }

@@ -142,7 +142,9 @@ impl Cleaner {
         let node = context.node();
         core.take_back_released();
         core.reap(node);
-        core.tend_promoted(node);
+        if let Some(demotion) = core.demotion() {
+            demotion.tend_promoted(node);
+        }
         // First the memory that is free already.
         core.space.follow_limit(node, TRIMMED_AT_ONCE);
         let shrinking = core.is_giving_back();
@@ -215,7 +217,8 @@ impl Cleaner {
             }
             let is_cold = core.is_cold(window as u32);
             let is_due = if is_cold {
-                core.is_worth_expiring(window as u32, now_ms)
+                let demotion = core.demotion();
+                demotion.is_some_and(|it| it.is_worth_expiring(window as u32, now_ms))
             } else {
                 let expired = segment.expired_estimate(now_ms);
                 (thorough || core.departures.wants(Departure::Expired))

@@ -521,7 +521,9 @@ impl Core {
             self.ask_disk()?;
             search.turn = CleanersTurn::new(self);
         } else if self.waits_for_flash() && waited < DISK_STUCK_AFTER {
-            self.ask_flash();
+            if let Some(demotion) = self.demotion() {
+                demotion.ask();
+            }
             #[cfg(not(any(loom, shuttle)))]
             std::thread::sleep(DISK_LOOK_AGAIN);
             search.turn = CleanersTurn::new(self);

@@ -132,7 +132,8 @@ const HOLLOW_MAX: usize = 4;
 
 /// Claims segments on flash with almost no live data, emptiest first.
 pub fn select_hollow(core: &Core, node: usize) -> Vec<u32> {
-    let hollow = |window: &u32| core.is_hollow(*window);
+    let demotion = core.demotion();
+    let hollow = |window: &u32| demotion.is_some_and(|it| it.is_hollow(*window));
     let windows = core.space.windows_of_node(node).filter(hollow);
     let mut candidates: Vec<(u64, u32)> = windows.map(|w| (core.live_in(w), w)).collect();
     candidates.sort_unstable();
@@ -146,9 +147,10 @@ pub fn select_hollow(core: &Core, node: usize) -> Vec<u32> {
 /// As [`select_hollow`], of segments that may be victims of a pass, if they are more than the
 /// survivors that the pass would need.
 pub fn select_hollow_on_disk(core: &Core, log: &Log, node: usize) -> Vec<u32> {
+    let demotion = core.demotion();
     let mut candidates: Vec<(u64, u32)> = settled_windows(core, log, node)
         .into_iter()
-        .filter(|window| core.is_hollow(*window))
+        .filter(|window| demotion.is_some_and(|it| it.is_hollow(*window)))
         .map(|window| (core.live_in(window), window))
         .collect();
     candidates.sort_unstable();

@@ -302,7 +302,8 @@ impl Patience {
         let (now, moved) = (Instant::now(), loader.movement());
         let passed = (now - self.looked).min(LOOK_COUNTS_MAX);
         self.looked = now;
-        let waits_for_flash = loader.core().is_demoting();
+        let demotion = loader.core().demotion();
+        let waits_for_flash = demotion.is_some_and(|it| it.is_writing());
         if moved.segments != self.seen.segments || waits_for_flash {
             self.scanned_before = moved.scanned_bytes;
         }
@@ -655,7 +656,7 @@ impl Loader {
             core.space.leave_less();
             *patience = Patience::new(self);
             Ok(())
-        } else if core.is_demoting() || core.flash_has_failed() {
+        } else if core.demotion().is_some_and(|it| it.is_writing()) || core.flash_has_failed() {
             Err(Error::FlashStuck)
         } else {
             Err(core.out_of_memory())

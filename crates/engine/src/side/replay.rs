@@ -4,7 +4,7 @@ use super::completions::Take;
 use super::{SideError, SideLog, close};
 use crate::cleaner::pacer::Waiting;
 use crate::core::damage::EntryDamage;
-use crate::core::flash::Gather;
+use crate::core::flash::{Demotion, Gather};
 use crate::core::{Core, Visitor};
 use crate::counters::Counters;
 use crate::head::Tail;
@@ -643,7 +643,8 @@ impl Replay<'_> {
         let core = self.core;
         *attempts += 1;
         let helper = &core.heads[self.visitor.slot.0 % core.heads.len()];
-        let patience = match core.press_flash(helper.node) {
+        let press = |demotion: Demotion<'_>| demotion.press_and_wait(helper.node);
+        let patience = match core.demotion().is_some_and(press) {
             true => INDEX_ATTEMPTS_FLASH,
             false => INDEX_ATTEMPTS_MAX,
         };

@@ -108,7 +108,9 @@ impl<'s> Appender<'s> {
         search: &mut IndexSearch,
     ) -> Result<(), Error> {
         let (core, node) = (pin.core(), self.head().node);
-        core.evict_for_index();
+        if let Some(demotion) = core.demotion() {
+            demotion.evict_for_index();
+        }
         if search.next(core)? {
             if !pin.is_in_step() {
                 self.let_head_go(); // others may append meanwhile
@@ -166,8 +168,8 @@ impl Session {
 /// Requests the demotion of a segment, and yields the core to the thread that does it. The index
 /// may take more than one segment has.
 fn press_flash(core: &Core, node: usize) {
-    if let Some(tier) = &core.tier {
-        tier.pressure.press(core.clock.now_ms());
+    if let Some(demotion) = core.demotion() {
+        demotion.press();
         core.wakeup.ring();
         core.reap(node);
         #[cfg(not(any(loom, shuttle)))]

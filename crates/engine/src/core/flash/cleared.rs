@@ -23,6 +23,7 @@
 //! - K3: at most 256 clears are pending at any time. Beyond that, a clear counts its entries itself
 //!   while all sessions wait.
 
+use super::demote::Demotion;
 use super::tier::Tier;
 use crate::core::Core;
 use crate::core::cleaning::Context;
@@ -308,7 +309,8 @@ impl Context {
         let segment = &core.space.segments[window as usize];
         // The entries of another cleaner's victim are counted by that cleaner, or met again.
         if segment.claim() {
-            if tier.is_cold(window as usize) && core.warm(tier, window) {
+            let warm = |demotion: Demotion<'_>| demotion.warm(window);
+            if core.is_cold(window) && core.demotion().is_some_and(warm) {
                 walk.counted |= self.count_warmed(core, window);
                 core.space.decommit(window);
             }

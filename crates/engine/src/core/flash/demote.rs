@@ -38,7 +38,20 @@ const INDEX_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
 /// half of the budget.
 const INDEX_PART: f64 = 0.35;
 
+/// The tier of a store, beside all that decides which segments go there and come back.
+#[derive(Clone, Copy)]
+pub struct Demotion<'c> {
+    core: &'c Core,
+    tier: &'c Tier,
+}
+
 impl Core {
+    /// What moves segments between memory and flash. `None`: the store has no flash tier.
+    pub fn demotion(&self) -> Option<Demotion<'_>> {
+        let tier = self.tier.as_deref()?;
+        Some(Demotion { core: self, tier })
+    }
+
     /// True if cold segments may be victims. Once the device has failed, their survivors stay in
     /// memory, and they free none: then only disk asks for them, while memory is not short
     /// (context::C2).
@@ -71,75 +84,16 @@ impl Core {
         tier.map_or(0, |tier| tier.statistics().used_bytes)
     }
 
-    /// Gives room to copies of cold entries that are read often, if some wait for it, or takes some
-    /// back.
-    pub fn tend_promoted(&self, node: usize) {
-        let Some(tier) = &self.tier else {
-            return;
-        };
-        let (promoted, now_ms) = (&tier.promoted, self.clock.now_ms());
-        let starving = tier.pressure.is_by_others() && !self.can_demote(tier, node);
-        if starving || promoted.has_too_much() {
-            promoted.give_up(&self.space, &self.epochs);
-            if starving {
-                tier.pressure.end();
-            }
-        } else if !tier.pressure.others_come_first(now_ms) {
-            self.free_retired(node);
-            promoted.tend(&self.space, node, &self.epochs, now_ms);
-            if promoted.lacks_window() && tier.leaving() == 0 && self.can_demote(tier, node) {
-                tier.pressure.press_for_copies();
-            }
-        }
-    }
-
-    /// True while a segment is being written to flash.
-    pub fn is_demoting(&self) -> bool {
-        let tier = self.tier.as_deref();
-        tier.is_some_and(|tier| tier.writing.load(Ordering::Relaxed) > 0)
-    }
-
     /// True if flash failed to write a segment (core::flash::F5).
     pub fn flash_has_failed(&self) -> bool {
         let tier = self.tier.as_deref();
         tier.is_some_and(Tier::has_failed)
     }
 
-    fn can_demote(&self, tier: &Tier, node: usize) -> bool {
-        let mut windows = self.space.windows_of_node(node);
-        tier.has_room(false) && windows.any(|window| self.may_turn_cold(window))
-    }
-
-    /// Maximum windows of copies: the budget less the index, the open segments, their reserve and a
-    /// few new segments. Half of the budget, if new segments cannot be demoted.
-    fn room_for_promoted(&self, tier: &Tier) -> u64 {
-        let all = self.segment_budget() / self.space.segment_bytes() as u64;
-        let open = self.heads.len() + 2 * self.contexts.len() + SPARE_WINDOWS;
-        let room = all.saturating_sub(open as u64 + all / 32);
-        if tier.has_room(false) {
-            room
-        } else {
-            room.min(tier.promoted.modest())
-        }
-    }
-
-    /// Sums the live bytes of cold windows, and allows another try of those that could not be read.
+    /// Looks at the segments on flash again; see [`Demotion::watch`].
     pub fn watch_flash(&self) {
-        if let Some(tier) = &self.tier {
-            tier.try_bad_again();
-            let windows = 0..self.space.segments.len() as u32;
-            let cold = windows.filter(|window| tier.is_cold(*window as usize));
-            let live = cold.map(|window| (window, self.live_in(window)));
-            let (mut sum, mut hollow) = (0, false);
-            for (window, live) in live {
-                sum += live;
-                hollow |= live <= self.hollow_bytes() && self.is_hollow(window);
-            }
-            tier.set_live_bytes(sum);
-            let wants = hollow && !tier.has_failed(); // else no slot is needed any more
-            tier.background_reads.note_hollow(wants);
-            tier.promoted
-                .weigh(self.room_for_promoted(tier), self.log_time());
+        if let Some(demotion) = self.demotion() {
+            demotion.watch();
         }
     }
 
@@ -167,44 +121,6 @@ impl Core {
             tier.release(&self.space, &self.epochs);
         }
         self.space.follow_limit(node, 1);
-    }
-
-    /// True if live entries fill memory, not dead ones: then cleaning does not help. `survivors`:
-    /// of cold victims, which may take the last slots.
-    pub fn wants_demotion(&self, node: usize, survivors: bool) -> bool {
-        let Some(tier) = &self.tier else {
-            return false;
-        };
-        if !tier.has_room(survivors) {
-            return false;
-        }
-        if tier.pressure.is_on() {
-            return true;
-        }
-        if !self.is_low(node) {
-            return false;
-        }
-        let hard = self.segment_budget().saturating_sub(tier.promoted.bytes());
-        let leaving = (tier.leaving() * self.space.segment_bytes()) as u64;
-        let live = self.live_in_memory();
-        // A segment that is being demoted already frees memory soon.
-        live as f64 > LIVE_PART * hard as f64
-            || (leaving == 0 && self.space.free_windows(node) == 0)
-            || self.cleans_in_vain(tier, hard)
-    }
-
-    /// True if cleaning since the last demotion has gained hardly any memory, and nearly all memory
-    /// is in use.
-    fn cleans_in_vain(&self, tier: &Tier, hard: u64) -> bool {
-        let (freed, used) = self.gain();
-        let (freed_before, used_before) = tier.pressure.gain();
-        let freed = freed.saturating_sub(freed_before);
-        let used = used.saturating_sub(used_before);
-        let committed = self.segment_bytes_committed();
-        let committed = committed.saturating_sub(tier.promoted.bytes());
-        freed >= JUDGED_SEGMENTS
-            && used as f64 >= VAIN_PART * freed as f64
-            && committed as f64 >= USED_PART * hard as f64
     }
 
     /// True if the tier needs a cleaner thread, to demote or to clean segments on flash.
@@ -238,28 +154,13 @@ impl Core {
             || self.tier.as_deref().is_some_and(wants)
     }
 
-    /// The index lacks memory for a new key: a cache then evicts the entries of a victim.
-    pub fn evict_for_index(&self) {
-        if self.evicts_from_flash()
-            && let Some(tier) = &self.tier
-        {
-            tier.pressure.set_by_index(true);
-        }
-    }
-
-    /// Entries are being evicted: a writer that still lacks index memory reports it again.
-    pub fn note_eviction(&self) {
-        if let Some(tier) = &self.tier {
-            tier.pressure.set_by_index(false);
-        }
-    }
-
     /// True if a writer without memory should wait for a cleaner thread: the device can take a
     /// segment, or has to be cleaned before it can, or copies have to give memory back.
     pub fn waits_for_flash(&self) -> bool {
-        let Some(tier) = &self.tier else {
+        let Some(demotion) = self.demotion() else {
             return false;
         };
+        let tier = demotion.tier;
         let windows = self.space.segments.len();
         // The window found last time usually still qualifies: all windows are checked only if it
         // does not.
@@ -273,55 +174,11 @@ impl Core {
             || self.cleared.is_pending()
             || self.flash_wants_eviction()
             || tier.promoted.bytes() > 0
-            || tier.has_room(false) && any(&tier.may_leave, &|window| self.may_turn_cold(window))
+            || tier.has_room(false)
+                && any(&tier.may_leave, &|window| demotion.may_turn_cold(window))
             || tier.is_short()
                 && !(self.pacer.passes_are_in_vain() && self.log.is_some())
-                && any(&tier.may_gain, &|window| {
-                    self.gains_if_cleaned(tier, window)
-                })
-    }
-
-    /// Requests help for a writer that waits so.
-    pub fn ask_flash(&self) {
-        if let Some(tier) = &self.tier
-            && tier.leaving() == 0
-        {
-            tier.pressure.press(self.clock.now_ms());
-        }
-        self.wakeup.ring();
-    }
-
-    /// The index lacks memory for a side log, whose thread may wait: requests the demotion of a
-    /// segment, and yields the core to the thread that does it. True: it is worth trying again.
-    pub fn press_flash(&self, node: usize) -> bool {
-        let Some(tier) = &self.tier else {
-            return false;
-        };
-        tier.pressure.press(self.clock.now_ms());
-        self.wakeup.ring();
-        if self.cleaners() == 0 {
-            self.demote_one(node);
-        }
-        self.reap(node);
-        #[cfg(not(any(loom, shuttle)))]
-        std::thread::sleep(INDEX_PAUSE);
-        self.waits_for_flash()
-    }
-
-    /// True if a cold segment is not known to be unreadable, and enough of it is dead.
-    fn gains_if_cleaned(&self, tier: &Tier, window: u32) -> bool {
-        let most = (self.space.segment_bytes() as f64 * FLASH_LIVE_PART_MAX) as u64;
-        tier.is_cold(window as usize)
-            && !tier.is_bad(window as usize)
-            && !self.is_held(window)
-            && self.live_in(window) <= most
-            && (!self.pacer.passes_are_in_vain() || self.has_dead_on_flash(window))
-    }
-
-    /// True if a pass over this segment on flash is worth it, whatever other passes gain.
-    fn has_dead_on_flash(&self, window: u32) -> bool {
-        let least = self.space.segment_bytes() as f64 * FLASH_DEAD_PART;
-        self.dead_bytes(window, self.live_in(window)) as f64 >= least
+                && any(&tier.may_gain, &|window| demotion.gains_if_cleaned(window))
     }
 
     /// Bytes of a segment that were appended and are not live; `live`: those that are.
@@ -329,30 +186,186 @@ impl Core {
         let appended = self.space.segments[window as usize].appended_bytes() as usize;
         (appended.saturating_sub(SEGMENT_HEADER_BYTES) as u64).saturating_sub(live)
     }
+}
 
-    fn may_turn_cold(&self, window: u32) -> bool {
-        let is_cold = |tier: &Tier| tier.is_cold(window as usize);
-        self.space.segments[window as usize].is_closed()
-            && !self.tier.as_deref().is_some_and(is_cold)
-            && self
-                .log
-                .as_ref()
-                .is_none_or(|log| log.may_leave_memory(window)) // core::flash::F1, swap::D8
+impl Demotion<'_> {
+    /// Gives room to copies of cold entries that are read often, if some wait for it, or takes some
+    /// back.
+    pub fn tend_promoted(self, node: usize) {
+        let Demotion { core, tier } = self;
+        let (promoted, now_ms) = (&tier.promoted, core.clock.now_ms());
+        let starving = tier.pressure.is_by_others() && !self.can_demote(node);
+        if starving || promoted.has_too_much() {
+            promoted.give_up(&core.space, &core.epochs);
+            if starving {
+                tier.pressure.end();
+            }
+        } else if !tier.pressure.others_come_first(now_ms) {
+            core.free_retired(node);
+            promoted.tend(&core.space, node, &core.epochs, now_ms);
+            if promoted.lacks_window() && tier.leaving() == 0 && self.can_demote(node) {
+                tier.pressure.press_for_copies();
+            }
+        }
+    }
+
+    /// True while a segment is being written to flash.
+    pub fn is_writing(self) -> bool {
+        self.tier.writing.load(Ordering::Relaxed) > 0
+    }
+
+    fn can_demote(self, node: usize) -> bool {
+        let mut windows = self.core.space.windows_of_node(node);
+        self.tier.has_room(false) && windows.any(|window| self.may_turn_cold(window))
+    }
+
+    /// Maximum windows of copies: the budget less the index, the open segments, their reserve and a
+    /// few new segments. Half of the budget, if new segments cannot be demoted.
+    fn room_for_promoted(self) -> u64 {
+        let Demotion { core, tier } = self;
+        let all = core.segment_budget() / core.space.segment_bytes() as u64;
+        let open = core.heads.len() + 2 * core.contexts.len() + SPARE_WINDOWS;
+        let room = all.saturating_sub(open as u64 + all / 32);
+        if tier.has_room(false) {
+            room
+        } else {
+            room.min(tier.promoted.modest())
+        }
+    }
+
+    /// Sums the live bytes of cold windows, and allows another try of those that could not be read.
+    pub fn watch(self) {
+        let Demotion { core, tier } = self;
+        tier.try_bad_again();
+        let windows = 0..core.space.segments.len() as u32;
+        let cold = windows.filter(|window| tier.is_cold(*window as usize));
+        let live = cold.map(|window| (window, core.live_in(window)));
+        let (mut sum, mut hollow) = (0, false);
+        for (window, live) in live {
+            sum += live;
+            hollow |= live <= self.hollow_bytes() && self.is_hollow(window);
+        }
+        tier.set_live_bytes(sum);
+        let wants = hollow && !tier.has_failed(); // else no slot is needed any more
+        tier.background_reads.note_hollow(wants);
+        tier.promoted
+            .weigh(self.room_for_promoted(), core.log_time());
+    }
+
+    /// True if live entries fill memory, not dead ones: then cleaning does not help. `survivors`:
+    /// of cold victims, which may take the last slots.
+    pub fn is_wanted(self, node: usize, survivors: bool) -> bool {
+        let Demotion { core, tier } = self;
+        if !tier.has_room(survivors) {
+            return false;
+        }
+        if tier.pressure.is_on() {
+            return true;
+        }
+        if !core.is_low(node) {
+            return false;
+        }
+        let hard = core.segment_budget().saturating_sub(tier.promoted.bytes());
+        let leaving = (tier.leaving() * core.space.segment_bytes()) as u64;
+        let live = core.live_in_memory();
+        // A segment that is being demoted already frees memory soon.
+        live as f64 > LIVE_PART * hard as f64
+            || (leaving == 0 && core.space.free_windows(node) == 0)
+            || self.cleans_in_vain(hard)
+    }
+
+    /// True if cleaning since the last demotion has gained hardly any memory, and nearly all memory
+    /// is in use.
+    fn cleans_in_vain(self, hard: u64) -> bool {
+        let Demotion { core, tier } = self;
+        let (freed, used) = core.gain();
+        let (freed_before, used_before) = tier.pressure.gain();
+        let freed = freed.saturating_sub(freed_before);
+        let used = used.saturating_sub(used_before);
+        let committed = core.segment_bytes_committed();
+        let committed = committed.saturating_sub(tier.promoted.bytes());
+        freed >= JUDGED_SEGMENTS
+            && used as f64 >= VAIN_PART * freed as f64
+            && committed as f64 >= USED_PART * hard as f64
+    }
+
+    /// The index lacks memory for a new key: a cache then evicts the entries of a victim.
+    pub fn evict_for_index(self) {
+        if self.core.evicts_from_flash() {
+            self.tier.pressure.set_by_index(true);
+        }
+    }
+
+    /// Entries are being evicted: a writer that still lacks index memory reports it again.
+    pub fn note_eviction(self) {
+        self.tier.pressure.set_by_index(false);
+    }
+
+    /// Requests help for a writer that waits so.
+    pub fn ask(self) {
+        if self.tier.leaving() == 0 {
+            self.press();
+        }
+        self.core.wakeup.ring();
+    }
+
+    /// Requests the demotion of a segment.
+    pub fn press(self) {
+        self.tier.pressure.press(self.core.clock.now_ms());
+    }
+
+    /// The index lacks memory for a side log, whose thread may wait: requests the demotion of a
+    /// segment, and yields the core to the thread that does it. True: it is worth trying again.
+    pub fn press_and_wait(self, node: usize) -> bool {
+        let core = self.core;
+        self.press();
+        core.wakeup.ring();
+        if core.cleaners() == 0 {
+            self.demote_one(node);
+        }
+        core.reap(node);
+        #[cfg(not(any(loom, shuttle)))]
+        std::thread::sleep(INDEX_PAUSE);
+        core.waits_for_flash()
+    }
+
+    /// True if a cold segment is not known to be unreadable, and enough of it is dead.
+    fn gains_if_cleaned(self, window: u32) -> bool {
+        let Demotion { core, tier } = self;
+        let most = (core.space.segment_bytes() as f64 * FLASH_LIVE_PART_MAX) as u64;
+        tier.is_cold(window as usize)
+            && !tier.is_bad(window as usize)
+            && !core.is_held(window)
+            && core.live_in(window) <= most
+            && (!core.pacer.passes_are_in_vain() || self.has_dead(window))
+    }
+
+    /// True if a pass over this segment on flash is worth it, whatever other passes gain.
+    fn has_dead(self, window: u32) -> bool {
+        let core = self.core;
+        let least = core.space.segment_bytes() as f64 * FLASH_DEAD_PART;
+        core.dead_bytes(window, core.live_in(window)) as f64 >= least
+    }
+
+    fn may_turn_cold(self, window: u32) -> bool {
+        let core = self.core;
+        let log = core.log.as_ref();
+        core.space.segments[window as usize].is_closed()
+            && !self.tier.is_cold(window as usize)
+            && log.is_none_or(|log| log.may_leave_memory(window)) // core::flash::F1, swap::D8
     }
 
     /// Writes to the device the oldest segment of a node that may go there; segments to be kept
     /// come last. While a log is loaded, the longest segment goes first. False: there is none, or
     /// no room, or the device fails.
-    pub fn demote_one(&self, node: usize) -> bool {
-        let Some(tier) = &self.tier else {
-            return false;
-        };
+    pub fn demote_one(self, node: usize) -> bool {
+        let Demotion { core, tier } = self;
         if !tier.has_room(true) {
             return false;
         }
-        let segments = &self.space.segments;
-        let segment_bytes = self.space.segment_bytes();
-        let is_loading = self.is_loading();
+        let segments = &core.space.segments;
+        let segment_bytes = core.space.segment_bytes();
+        let is_loading = core.is_loading();
         let rank = |window: u32| {
             let segment = &segments[window as usize];
             // A slot is as long as a segment can be. A loaded log has to fit, and it does if the
@@ -361,7 +374,7 @@ impl Core {
             let unused = is_loading.then_some(unused * UNUSED_STEPS / segment_bytes);
             (tier.is_kept(window), unused, segment.opened_tick(), window)
         };
-        let mut candidates: Vec<(bool, Option<usize>, u64, u32)> = self
+        let mut candidates: Vec<(bool, Option<usize>, u64, u32)> = core
             .space
             .windows_of_node(node)
             .filter(|window| self.may_turn_cold(*window))
@@ -375,25 +388,25 @@ impl Core {
             }
             // Checked again: in between, it may have turned cold, or have been cleaned and filled
             // again.
-            let log = self.log.as_deref();
+            let log = core.log.as_deref();
             if tier.is_cold(window as usize) || log.is_some_and(|log| !log.may_leave_memory(window))
             {
-                self.space.unclaim(window);
+                core.space.unclaim(window);
                 continue;
             }
             let length = (segment.appended_bytes() as usize).next_multiple_of(BLOCK_BYTES);
-            let Some(bytes) = self.sound_segment(window, length) else {
-                if self.is_held(window) {
-                    self.space.unclaim(window); // no pass takes it, and a side log may end
+            let Some(bytes) = core.sound_segment(window, length) else {
+                if core.is_held(window) {
+                    core.space.unclaim(window); // no pass takes it, and a side log may end
                 }
                 continue; // else it stays claimed (mended::M1)
             };
             tier.writing.fetch_add(1, Ordering::Relaxed);
-            let done = self.write_segment(tier, window, &bytes);
+            let done = self.write_segment(window, &bytes);
             tier.writing.fetch_sub(1, Ordering::Relaxed);
             drop(bytes);
             if !done {
-                self.space.unclaim(window);
+                core.space.unclaim(window);
             }
             return done;
         }
@@ -401,11 +414,12 @@ impl Core {
     }
 
     /// Writes a claimed segment with these bytes to a slot, and turns its window cold.
-    fn write_segment(&self, tier: &Tier, window: u32, bytes: &[u8]) -> bool {
+    fn write_segment(self, window: u32, bytes: &[u8]) -> bool {
+        let Demotion { core, tier } = self;
         let Some(slot) = tier.take_slot() else {
             return false;
         };
-        let segment = &self.space.segments[window as usize];
+        let segment = &core.space.segments[window as usize];
         let mask = tier.masks.next();
         if let Err(_error) = tier.write_masked(slot, mask, bytes) {
             tier.figures.write_errors.fetch_add(1, Ordering::Relaxed);
@@ -417,17 +431,17 @@ impl Core {
             window,
             &self.expiries_of(segment, &bytes[..segment.appended_bytes() as usize]),
         );
-        tier.turn_cold(window, slot, mask, &self.epochs);
+        tier.turn_cold(window, slot, mask, &core.epochs);
         tier.figures.demoted.fetch_add(1, Ordering::Relaxed);
         tier.pressure.end();
-        tier.pressure.set_gain(self.gain());
-        tier.set_live_bytes(tier.live_bytes() + self.live_in(window));
+        tier.pressure.set_gain(core.gain());
+        tier.set_live_bytes(tier.live_bytes() + core.live_in(window));
         true
     }
 
     /// Expiry times of the entries of a closed segment, dead ones included.
-    fn expiries_of(&self, segment: &Segment, bytes: &[u8]) -> Expiries {
-        let mut expiries = Expiries::new(self.clock.now_ms());
+    fn expiries_of(self, segment: &Segment, bytes: &[u8]) -> Expiries {
+        let mut expiries = Expiries::new(self.core.clock.now_ms());
         let mut at = if segment.expiring_bytes() == 0 {
             bytes.len()
         } else {
@@ -445,8 +459,9 @@ impl Core {
     /// Reads a cold victim back into its window, for the cleaner that has claimed it, and verifies
     /// every entry of it. False: it cannot be read (core::flash::F5). Its memory was set aside
     /// (core::flash::F6); no other thread reads it, because all see the window cold.
-    pub fn warm(&self, tier: &Tier, window: u32) -> bool {
-        let segment = &self.space.segments[window as usize];
+    pub fn warm(self, window: u32) -> bool {
+        let Demotion { core, tier } = self;
+        let segment = &core.space.segments[window as usize];
         let end = segment.appended_bytes() as usize;
         let length = end.next_multiple_of(BLOCK_BYTES);
         let (place, mask) = tier.place_of(window);
@@ -454,28 +469,26 @@ impl Core {
         assert!(segment.committed_bytes() == 0 && tier.is_cold(window as usize));
         // SAFETY: the window is claimed by the caller and cold, and every session that could use
         // its memory has left (asserted): this is the only reference until `cool`.
-        let bytes = unsafe { self.space.bytes_of_mut(window, length) };
+        let bytes = unsafe { core.space.bytes_of_mut(window, length) };
         let started = Instant::now();
         let read = tier.device.read_any(place, bytes).is_ok();
         tier.background_reads.was_read(length, started);
         if read {
             mask.remove(place, bytes);
         }
-        let is_readable = read && self.mend_image(window, &mut bytes[..end]);
+        let is_readable = read && core.mend_image(window, &mut bytes[..end]);
         tier.was_readable(window, is_readable);
         if !is_readable {
-            self.space.decommit(window);
+            core.space.decommit(window);
         }
         is_readable
     }
 
     /// Shows every entry of a cold segment with its location, read into memory of its own. If the
     /// segment cannot be read, shows none.
-    pub fn each_cold_entry(&self, window: u32, mut show: impl FnMut(u64, &Entry<'_>)) {
-        let Some(tier) = &self.tier else {
-            return;
-        };
-        let segment = &self.space.segments[window as usize];
+    pub fn each_entry(self, window: u32, mut show: impl FnMut(u64, &Entry<'_>)) {
+        let Demotion { core, tier } = self;
+        let segment = &core.space.segments[window as usize];
         let end = segment.appended_bytes() as usize;
         let length = end.next_multiple_of(BLOCK_BYTES);
         let (place, mask) = tier.place_of(window);
@@ -486,8 +499,8 @@ impl Core {
             return;
         }
         mask.remove(place, bytes);
-        self.mend_image(window, &mut bytes[..end]);
-        let start = self.space.offset_of(window);
+        core.mend_image(window, &mut bytes[..end]);
+        let start = core.space.offset_of(window);
         let mut at = SEGMENT_HEADER_BYTES;
         while at < end
             && let Ok(entry) = entry::parse(&bytes[at..end])
@@ -498,28 +511,31 @@ impl Core {
     }
 
     /// Frees the memory of a warmed victim that has been emptied.
-    pub fn cool(&self, tier: &Tier, window: u32) {
-        self.space.decommit(window);
-        tier.figures.cleaned.fetch_add(1, Ordering::Relaxed);
+    pub fn cool(self, window: u32) {
+        self.core.space.decommit(window);
+        self.tier.figures.cleaned.fetch_add(1, Ordering::Relaxed);
     }
 
     /// True if a segment on flash can be read and has almost no live data.
-    pub fn is_hollow(&self, window: u32) -> bool {
-        let cold = |tier: &Tier| tier.is_cold(window as usize) && !tier.is_bad(window as usize);
-        self.tier.as_deref().is_some_and(cold)
-            && self.space.segments[window as usize].is_closed()
-            && self.live_in(window) <= self.hollow_bytes()
+    pub fn is_hollow(self, window: u32) -> bool {
+        let Demotion { core, tier } = self;
+        tier.is_cold(window as usize)
+            && !tier.is_bad(window as usize)
+            && core.space.segments[window as usize].is_closed()
+            && core.live_in(window) <= self.hollow_bytes()
     }
 
     /// True if enough of a segment on flash has expired to make it worth a read.
-    pub fn is_worth_expiring(&self, window: u32, now_ms: u64) -> bool {
-        let due = |tier: &Tier| tier.due_ms(window) <= now_ms && !tier.is_bad(window as usize);
-        self.space.segments[window as usize].is_closed() && self.tier.as_deref().is_some_and(due)
+    pub fn is_worth_expiring(self, window: u32, now_ms: u64) -> bool {
+        let tier = self.tier;
+        self.core.space.segments[window as usize].is_closed()
+            && tier.due_ms(window) <= now_ms
+            && !tier.is_bad(window as usize)
     }
 
     /// Maximum live bytes of a hollow segment.
-    pub(crate) fn hollow_bytes(&self) -> u64 {
-        self.space.segment_bytes() as u64 / HOLLOW_PART
+    fn hollow_bytes(self) -> u64 {
+        self.core.space.segment_bytes() as u64 / HOLLOW_PART
     }
 }
 

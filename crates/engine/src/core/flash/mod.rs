@@ -56,6 +56,6 @@ mod mended;
 pub mod tier;
 
 pub(crate) use bulk::{Gather, Image};
-pub(crate) use demote::{FLASH_DEAD_PART, FLASH_LIVE_PART_MAX};
+pub(crate) use demote::{Demotion, FLASH_DEAD_PART, FLASH_LIVE_PART_MAX};
 pub(crate) use fetch::{Read, bytes_of, locate, locate_now};
 pub(crate) use holding::Holding;
