@@ -127,7 +127,7 @@ impl Run {
     fn read(&mut self, session: usize) {
         let name = self.any_name();
         let (place, expected) = self.world.now(&name);
-        let mut guard = self.world.sessions[session].pin();
+        let guard = self.world.sessions[session].pin();
         let hash = guard.hash(&name.1);
         let found = guard.read(TableId(name.0), hash, &name.1).unwrap();
         assert_eq!(
@@ -259,7 +259,7 @@ impl Run {
     }
 
     fn scan(&mut self, session: usize) {
-        let mut guard = self.world.sessions[session].pin();
+        let guard = self.world.sessions[session].pin();
         let (mut cursor, mut seen) = (0, std::collections::BTreeSet::new());
         loop {
             cursor = guard

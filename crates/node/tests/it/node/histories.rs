@@ -197,7 +197,7 @@ impl History {
         for server in self.servants(KeyHasher::new(1).route(&bytes)) {
             let store = self.net.servers[server].store.clone().unwrap();
             let mut session = store.engine().session().unwrap();
-            let mut guard = session.pin();
+            let guard = session.pin();
             let hash = guard.hash(&bytes);
             let object = guard.read(TABLE, hash, &bytes);
             let number = match object {

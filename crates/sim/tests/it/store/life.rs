@@ -369,7 +369,7 @@ impl Life {
     fn read_and_wait(&mut self, store: &Store, which: usize, sessions: &mut [Session; 2]) -> bool {
         let key = key(self.random.below(self.setting.keys));
         let session = &mut sessions[which];
-        let mut guard = session.pin();
+        let guard = session.pin();
         let found = read(&guard, &key);
         assert_eq!(found, self.model.is(&key), "a read shows the present");
         let position = guard.order().take_position();
