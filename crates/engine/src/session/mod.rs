@@ -276,8 +276,8 @@ impl<'s> Guard<'s> {
         Ok(object)
     }
 
-    /// As [`read`](Self::read); also returns a token with which can be checked later whether the
-    /// key is unchanged. For reads of several keys that must all have been true at one moment.
+    /// As [`read`](Self::read); also returns a token that tells later whether the key is unchanged.
+    /// For reads of several keys that must all have been true at one moment.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].
