@@ -306,7 +306,7 @@ fn read_stamped<'g>(
 ) -> Result<(Option<Object<'g>>, Stamp), Error> {
     let index = guard.pin.index(table)?;
     let found = guard.find(index, hash, key)?;
-    let object = found.and_then(|entry| guard.pin.object(entry));
+    let object = found.and_then(|hit| guard.pin.object(hit.entry));
     let stamp = match object {
         Some(object) => Stamp::Present {
             version: object.version,

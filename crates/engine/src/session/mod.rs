@@ -181,6 +181,15 @@ pub struct Guard<'s> {
     pub(crate) scratch: &'s mut Vec<u8>,
 }
 
+/// An entry that a guard has found, and its slot.
+#[derive(Clone, Copy)]
+pub(crate) struct Hit<'i, 's> {
+    view: View<'i>,
+    place: &'i AtomicU64,
+    slot: Slot,
+    pub(crate) entry: Entry<'s>,
+}
+
 /// A locked home bucket and the slot and entry that were found in it.
 pub(crate) struct Locked<'s> {
     pub(crate) partition: &'s Partition,
@@ -266,10 +275,10 @@ impl<'s> Guard<'s> {
             return draft.read(self, table, hash, key);
         }
         let index = self.pin.index(table)?;
-        let Some(entry) = self.find(index, hash, key)? else {
+        let Some(hit) = self.find(index, hash, key)? else {
             return Ok(None);
         };
-        let object = self.pin.object(entry);
+        let object = self.pin.object(hit.entry);
         if object.is_none() {
             self.pin.expire_now(table, index, hash, key);
         }
@@ -292,63 +301,50 @@ impl<'s> Guard<'s> {
             return Ok((draft.read(self, table, hash, key)?, Seen(None)));
         }
         let (pin, index) = (&self.pin, self.pin.index(table)?);
-        let Some((view, place, slot, entry)) = self.find_slot(index, hash, key)? else {
-            let partition = index.partition(hash);
-            self.seen
-                .observe_absence(pin.core(), index, partition, hash);
+        let Some(hit) = self.find(index, hash, key)? else {
             return Ok((None, Seen(None)));
         };
-        let home = view.home(index.tag(hash));
-        let object = pin.object(entry);
+        let home = hit.view.home(index.tag(hash));
+        let object = pin.object(hit.entry);
         if object.is_none() {
             pin.expire_now(table, index, hash, key);
         }
-        Ok((object, Seen(object.map(|_| (view, home, place, slot)))))
+        let seen = (hit.view, home, hit.place, hit.slot);
+        Ok((object, Seen(object.map(|_| seen))))
     }
 
+    /// The key's entry, which may have expired. The guard has seen it, or its absence.
     #[inline(always)]
-    pub(crate) fn find(
-        &self,
-        index: &Index,
-        hash: KeyHash,
-        key: &[u8],
-    ) -> Result<Option<Entry<'s>>, Error> {
-        let Some((_, _, _, entry)) = self.find_slot(index, hash, key)? else {
-            let partition = index.partition(hash);
-            self.seen
-                .observe_absence(self.pin.core(), index, partition, hash);
-            return Ok(None);
-        };
-        Ok(Some(entry))
-    }
-
-    #[inline(always)]
-    fn find_slot<'i>(
+    pub(crate) fn find<'i>(
         &self,
         index: &'i Index,
         hash: KeyHash,
         key: &[u8],
-    ) -> Result<Option<(View<'i>, &'i AtomicU64, Slot, Entry<'s>)>, Error> {
+    ) -> Result<Option<Hit<'i, 's>>, Error> {
         let (pin, core, entries) = (&self.pin, self.pin.core(), self.pin.entries());
-        let partition = index.partition(hash);
+        let (partition, tag) = (index.partition(hash), index.tag(hash));
         debug_assert!(
-            pin.locks().may_read(partition, index.tag(hash)),
+            pin.locks().may_read(partition, tag),
             "a key is read under locks that do not include its own"
         );
         let trusts = pin.trusts(self.draft.is_some());
-        let (view, place, slot, here) = loop {
+        let found = loop {
             let view = partition.view();
             if view.len() == 0 {
-                return Ok(None);
+                break None;
             }
-            match entries.find_in(view, index.tag(hash), key, trusts) {
-                Some((place, slot, Found::Key(here))) => break (view, place, slot, here),
+            match entries.find_in(view, tag, key, trusts) {
+                Some((place, slot, Found::Key(here))) => break Some((view, place, slot, here)),
                 Some((_, slot, Found::Cold)) => {
                     entries.meet_cold(slot.location(), pin.is_in_step())?;
                 }
                 Some((_, _, Found::Damaged)) => return Err(Error::Damaged),
-                None | Some((_, _, Found::Other)) => return Ok(None),
+                None | Some((_, _, Found::Other)) => break None,
             }
+        };
+        let Some((view, place, slot, here)) = found else {
+            self.seen.observe_absence(core, index, partition, hash);
+            return Ok(None);
         };
         let entry = entries.entry_at(here);
         if here.is_copy && pin.counts_reads() {
@@ -362,7 +358,12 @@ impl<'s> Guard<'s> {
         }
         pin.work().meet_bytes(entry.padded_bytes);
         pin.work().note_length(entry.padded_bytes);
-        Ok(Some((view, place, slot, entry)))
+        Ok(Some(Hit {
+            view,
+            place,
+            slot,
+            entry,
+        }))
     }
 
     /// Identifies the key's present state.
@@ -396,11 +397,11 @@ impl<'s> Guard<'s> {
         let index = self.pin.index(table)?;
         let found = self
             .find(index, hash, key)?
-            .filter(|entry| self.pin.object(*entry).is_some());
-        Ok(found.map(|entry| {
+            .filter(|hit| self.pin.object(hit.entry).is_some());
+        Ok(found.map(|hit| {
             let partition = index.partition(hash);
             let bucket_bytes = (partition.view().len() * 64) as u64;
-            entry.padded_bytes as u64 + bucket_bytes / partition.count().max(1) as u64
+            hit.entry.padded_bytes as u64 + bucket_bytes / partition.count().max(1) as u64
         }))
     }
 
@@ -453,10 +454,10 @@ impl<'s> Guard<'s> {
         let reads = reads.and_then(|is_there| {
             let index = self.pin.index(table)?;
             let found = match is_there {
-                true => self.find_slot(index, hash, key)?,
+                true => self.find(index, hash, key)?,
                 false => return Ok(None),
             };
-            Ok(Some(found.map_or(0, |(_, _, slot, _)| slot.access())))
+            Ok(Some(found.map_or(0, |hit| hit.slot.access())))
         });
         self.pin.set_counts_reads(counts);
         reads
@@ -476,10 +477,10 @@ impl Stamp {
         let index = guard.pin.index(table)?;
         let removals = index.partition(hash).removals(index.tag(hash));
         let found = guard.find(index, hash, key)?;
-        let expired = found.filter(|entry| guard.pin.object(*entry).is_none());
+        let expired = found.filter(|hit| guard.pin.object(hit.entry).is_none());
         Ok(Stamp::Absent {
             removals,
-            expired: expired.map_or(0, |entry| entry.version),
+            expired: expired.map_or(0, |hit| hit.entry.version),
         })
     }
 }
