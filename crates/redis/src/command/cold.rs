@@ -86,7 +86,7 @@ impl Context<'_> {
     ) -> Done {
         // EXEC requested the entries of all keys before it ran the first command, and they are in
         // memory or lent (C1). On a draft its keys are not known before.
-        if !self.local.has_tier() || self.local.in_exec && !guard.draft().is_some() {
+        if !self.local.has_tier() || self.local.in_exec && guard.draft().is_none() {
             return Ok(());
         }
         self.local.colds.clear();

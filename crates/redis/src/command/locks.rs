@@ -121,7 +121,7 @@ impl Context<'_> {
     /// Before the first write of a command on several keys: none of them is damaged, so all writes
     /// happen or none does (verified::V5). EXEC looks at the keys of all its commands.
     pub(crate) fn all_sound(&self, guard: &Guard<'_>, hashes: &[KeyHash]) -> Done {
-        if self.local.in_exec && !guard.draft().is_some() {
+        if self.local.in_exec && guard.draft().is_none() {
             return Ok(());
         }
         let positions = self.spec.data_positions(&self.args);

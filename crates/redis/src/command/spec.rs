@@ -4,7 +4,7 @@
 use super::context::{Context, Done};
 use crate::figures::counters::Family;
 use duramen_config::AUDIT_CLASSES;
-use duramen_engine::{Guard, KeyHash, Notes, Session, TypedWrite};
+use duramen_engine::{Guard, KeyHash, Notes, Session, TypedWrite, Work};
 use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 
@@ -24,14 +24,20 @@ impl<'g> Access<'_, 'g> {
         }
     }
 
+    /// What the thread's session has counted.
+    #[inline]
+    fn work(&self) -> Option<&Work> {
+        match self {
+            Access::Guarded(guard) => Some(guard.pin().work()),
+            Access::Session(session) => Some(session.work()),
+            Access::NoStore => None,
+        }
+    }
+
     /// Bytes that the thread's session has appended to the log.
     #[inline]
     pub(crate) fn appended_bytes(&self) -> u64 {
-        match self {
-            Access::Guarded(guard) => guard.pin().work().appended_bytes(),
-            Access::Session(session) => session.work().appended_bytes(),
-            Access::NoStore => 0,
-        }
+        self.work().map_or(0, Work::appended_bytes)
     }
 
     /// What the thread's session has noted about its writes.
@@ -58,14 +64,10 @@ impl<'g> Access<'_, 'g> {
         }
     }
 
-    /// As [`Guard::take_waited`].
+    /// As [`Work::take_waited`].
     #[inline]
-    pub(crate) fn take_waited(&mut self) -> bool {
-        match self {
-            Access::Guarded(guard) => guard.pin().work().take_waited(),
-            Access::Session(session) => session.work().take_waited(),
-            Access::NoStore => false,
-        }
+    pub(crate) fn take_waited(&self) -> bool {
+        self.work().is_some_and(Work::take_waited)
     }
 
     /// The same access, for a shorter lifetime.
