@@ -23,6 +23,7 @@ cargo xtask COMMAND
                     with --full everything; `--help` lists the parts
   tidy              the rules of the house: crate edges, file headers, unsafe, links, dependencies, licences, prose
                     --prose: list what the rules for prose find, and note how much is left
+  count             lines of code, largest types, open fields and circles of imports, for each crate
   fuzz [TARGET] [--seconds N]
                     every fuzz target (or one) for N seconds in total, 60 by default
   torture [--release] [--minutes N] [--seed S] [ARGS…]
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         "test" => test::run(rest),
         "tidy" if rest == ["--prose"] => tidy::list_prose(),
         "tidy" => no_arguments(rest).and_then(|()| tidy::run()),
+        "count" => no_arguments(rest).and_then(|()| tidy::count::run()),
         "fuzz" => fuzz::run(rest),
         "torture" => torture::run(rest),
         "bench" => bench::run(rest),

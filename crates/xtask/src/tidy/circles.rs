@@ -19,6 +19,13 @@ use super::{House, read};
 const KNOWN: &str = "crates/xtask/src/tidy/circles_known.txt";
 
 pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), String> {
+    let known = parse(&read(&house.root.join(KNOWN))?)?;
+    compare(&found(house)?, &known, complaints);
+    Ok(())
+}
+
+/// The circles of all crates.
+pub(super) fn found(house: &House) -> Result<Vec<Circle>, String> {
     let mut crates: BTreeMap<String, Vec<(&Path, String)>> = BTreeMap::new();
     for file in house.with_extension("rs") {
         let mut above = file.ancestors().skip(1);
@@ -35,14 +42,12 @@ pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), S
     let found = crates
         .iter()
         .flat_map(|(sources, files)| circles_of_crate(sources, &Modules::new(files)));
-    let known = parse(&read(&house.root.join(KNOWN))?)?;
-    compare(&found.collect::<Vec<_>>(), &known, complaints);
-    Ok(())
+    Ok(found.collect())
 }
 
 /// Modules of one folder that reach each other.
 #[derive(Debug, PartialEq, Eq)]
-struct Circle {
+pub(super) struct Circle {
     folder: String,
     members: BTreeSet<String>,
     /// The imports that tie it: the module that imports, the one that is imported, and the path.

@@ -1,6 +1,7 @@
 //! The imports of a source file: each `use`, and each path elsewhere that begins with `crate` or
 //! `super`. Comments, texts and tests are left out.
 
+use super::product::without_tests;
 use super::sources::code_only;
 
 /// Words that an item's name follows.
@@ -28,7 +29,7 @@ pub(super) struct Import {
 
 impl Source {
     pub(super) fn read(text: &str) -> Source {
-        let tokens = tokens(text);
+        let tokens = tokens(&without_tests(&code_only(text)));
         let modules = tokens
             .windows(3)
             .filter(|three| three[0] == "mod" && three[2] == ";");
@@ -43,11 +44,10 @@ impl Source {
     }
 }
 
-/// Names and punctuation of the code outside of comments, strings and tests; `::` is one token.
-fn tokens(text: &str) -> Vec<String> {
+/// Names and punctuation of code that has neither comments nor texts; `::` is one token.
+pub(super) fn tokens(code: &str) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
-    let code = code_only(text);
     let mut rest = code.trim_start();
     while let Some(first) = rest.chars().next() {
         let len = match first {
@@ -58,62 +58,7 @@ fn tokens(text: &str) -> Vec<String> {
         tokens.push(rest[..len].to_owned());
         rest = rest[len..].trim_start();
     }
-    without_tests(&tokens)
-}
-
-/// Leaves out modules and imports with an attribute `cfg` that names `test`.
-fn without_tests(tokens: &[String]) -> Vec<String> {
-    let mut kept = Vec::new();
-    let mut at = 0;
-    while at < tokens.len() {
-        let end = if tokens[at] == "#" {
-            closing(tokens, at + 1, "[", "]")
-        } else {
-            at
-        };
-        let attribute = &tokens[at..end];
-        let has = |word: &str| attribute.iter().any(|token| token == word);
-        let mut item = end;
-        while item < tokens.len() && tokens[item] == "#" {
-            item = closing(tokens, item + 1, "[", "]");
-        }
-        if tokens.get(item).is_some_and(|token| token == "pub") {
-            item += 1;
-            if tokens.get(item).is_some_and(|token| token == "(") {
-                item = closing(tokens, item, "(", ")");
-            }
-        }
-        let is_item = tokens
-            .get(item)
-            .is_some_and(|token| token == "mod" || token == "use");
-        if has("cfg") && has("test") && is_item {
-            let is_import = tokens[item] == "use";
-            let body = (item..tokens.len())
-                .find(|at| tokens[*at] == ";" || tokens[*at] == "{" && !is_import)
-                .unwrap_or(tokens.len());
-            at = match tokens.get(body).map(String::as_str) {
-                Some("{") => closing(tokens, body, "{", "}"),
-                _ => body + 1,
-            };
-        } else {
-            kept.push(tokens[at].clone());
-            at += 1;
-        }
-    }
-    kept
-}
-
-/// The position behind the token that closes the one at `at`; `at` itself if it opens nothing.
-fn closing(tokens: &[String], at: usize, open: &str, close: &str) -> usize {
-    let mut depth = 0;
-    for (n, token) in tokens.iter().enumerate().skip(at) {
-        depth += i32::from(token == open);
-        depth -= i32::from(token == close);
-        if depth == 0 {
-            return n + usize::from(n > at);
-        }
-    }
-    tokens.len()
+    tokens
 }
 
 /// The imports in their order. `super` that only leaves a module inside of the file is dropped, and

@@ -8,12 +8,15 @@
 //! |---|---|
 //! | [`edges`], [`dependencies`], [`licence`] | crates: which one sees which, and external ones |
 //! | [`circles`] | modules of a folder that import each other in a circle |
+//! | [`types`] | types of the product with too many methods |
 //! | [`sources`], [`functions`] | files and functions: openings, lengths, placeholders, `unsafe` |
 //! | [`links`], [`labels`], [`headings`], [`traps`], [`proofs`] | citations, tests on pages |
 //! | [`prose`] | words and lines of comments and pages |
+//! | [`count`] | no rule: the numbers of `cargo xtask count` |
 //! | [`test_runs`] | a warning: the last run of all tests is missing or old |
 
 mod circles;
+pub(crate) mod count;
 mod dependencies;
 mod edges;
 mod functions;
@@ -23,11 +26,13 @@ mod labels;
 mod licence;
 mod links;
 mod modules;
+mod product;
 mod proofs;
 mod prose;
 mod sources;
 mod test_runs;
 mod traps;
+mod types;
 
 use std::path::{Path, PathBuf};
 
@@ -52,6 +57,7 @@ pub(crate) fn run() -> Result<(), String> {
     edges::check(&house, &mut complaints);
     dependencies::check(&house, &mut complaints);
     circles::check(&house, &mut complaints)?;
+    types::check(&house, &mut complaints)?;
     sources::check(&house, &mut complaints)?;
     functions::check(&house, &mut complaints)?;
     links::check(&house, &mut complaints)?;

@@ -112,8 +112,8 @@ impl Modules {
     }
 }
 
-/// The place of a file; `None`: it holds tests.
-fn place(file: &Path) -> Option<Place> {
+/// The place of a file in `src`; `None`: it holds tests.
+pub(super) fn place(file: &Path) -> Option<Place> {
     let mut place: Place = file
         .with_extension("")
         .iter()

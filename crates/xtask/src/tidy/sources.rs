@@ -77,7 +77,7 @@ fn length(file: &Path, lines: usize, complaints: &mut Vec<String>) {
     }
 }
 
-fn words(code: &str) -> impl Iterator<Item = &str> {
+pub(super) fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_')
 }
 
