@@ -34,13 +34,4 @@ impl ServerConfig {
             Mode::Cache => self.policy.name(),
         }
     }
-
-    /// Sets the behaviour by one of these names.
-    pub(super) fn set_policy(&mut self, name: &str) {
-        let policies = [Policy::Lru, Policy::Lfu, Policy::Random];
-        match policies.into_iter().find(|policy| policy.name() == name) {
-            Some(policy) => (self.mode, self.policy) = (Mode::Cache, policy),
-            None => self.mode = Mode::Store,
-        }
-    }
 }

@@ -4,8 +4,9 @@
 //! figures of the process, and the version of Redis that clients may expect.
 //!
 //! **Invariants**
-//! - I1: every field of [`ServerConfig`] that a person can set has exactly one row in [`SETTINGS`],
-//!   and the row's default parses (tested). The mode has a second one, by Redis's names.
+//! - I1: every field of [`ServerConfig`] that a person can set has exactly one row in
+//!   [`SETTINGS`], and the row's default parses (tested). The mode has a second one, by Redis's
+//!   names.
 //! - I2: a value gets into a field only through [`Setting::apply`], which checks kind and range.
 
 // The print macros of the standard library panic where they cannot print.
@@ -13,12 +14,11 @@
 
 pub use duramen::DiskMode;
 pub use duramen_base::ids::Level;
-use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::MIB;
 pub use duramen_engine::Mode;
 pub use duramen_tls::ClientAuth;
 use duramen_wire::resp::Limits;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -81,9 +81,10 @@ const WRITE_OF_OTHERS: u32 = 0o022;
 const LIKENESS_MIN: f64 = 0.85;
 
 /// How a reactor thread waits for work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Poll {
     /// Spins for a bounded time after activity, if spinning has recently found work; then sleeps.
+    #[default]
     Adaptive,
     /// Never sleeps: lowest latency, a whole core per thread.
     Busy,
@@ -91,8 +92,9 @@ pub enum Poll {
     Off,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
+    #[default]
     Text,
     Json,
 }
@@ -137,217 +139,165 @@ pub struct AccessConfig {
     pub audit_log_keys: AuditKeys,
 }
 
-/// All settings of one server. Sizes are in bytes; the name of a time ends with its unit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ServerConfig {
-    pub memory_bytes: u64,
-    /// `memory` as a percentage of the memory that this process may use; 0 = it was given as a
-    /// size.
-    pub memory_percent: u8,
-    /// Highest `memory_bytes` while the server runs; 0 = its value at the start.
-    pub memory_bytes_max: u64,
-    pub mode: Mode,
-    /// The name of the order of eviction in a cache.
-    pub policy: Policy,
-    /// When a write is acknowledged; None = the strongest level: synced if there is a data
-    /// directory, else memory.
-    pub level: Option<Level>,
-    /// The data directory as given, in a running server the one in use; see
-    /// [`data_dir`](Self::data_dir).
-    pub dir: String,
-    pub disk_mode: DiskMode,
-    /// 0 = a size that suits `memory_bytes`.
-    pub wal_bytes: u64,
-    /// 0 = (memory + flash) times the expansion.
-    pub disk_bytes: u64,
-    /// Disk space for the log, in percent of memory and flash.
-    pub disk_expansion_percent: u64,
-    /// File or partition for entries that memory has no room for; empty = none.
-    pub flash_file: String,
-    /// Bytes of the flash file or partition that are used.
-    pub flash_bytes: u64,
-    /// File with the key of an encrypted store; empty = none.
-    pub encryption_key_file: String,
-    /// Command whose output is that key; empty = none.
-    pub encryption_key_command: String,
-    /// Directory for the copies that SAVE and BGSAVE write; empty = `snapshots` in the data
-    /// directory.
-    pub snapshot_dir: String,
-    /// Time for the verification of one frame; 0 = frames are verified only on request.
-    pub scrub_interval_ms: u64,
-    /// Each read verifies the checksum of the object that it finds.
-    pub verify_reads: bool,
-    /// Addresses of the RESP port.
-    pub bind: Vec<IpAddr>,
-    /// Port without TLS. 0 = any free one, or none if there is a `tls_port`.
-    pub port: u16,
-    /// RESP port with TLS; 0 = none.
-    pub tls_port: u16,
-    /// Certificate chain, its key, and the authorities that clients are checked against; empty =
-    /// none.
-    pub tls_cert_file: String,
-    pub tls_key_file: String,
-    pub tls_ca_cert_file: String,
-    pub tls_ca_cert_dir: String,
-    pub tls_auth_clients: ClientAuth,
-    /// Versions, separated by spaces; empty = all that are safe.
-    pub tls_protocols: String,
-    pub tls_session_caching: bool,
-    /// TLS with certificates of both sides at the native port and on links to other members and
-    /// coordinators.
-    pub tls_cluster: bool,
-    /// Port of the native protocol, for members of a cluster. 0 = any free port.
-    pub native_port: u16,
-    /// Directory of the Unix socket for native clients on this machine; empty = none.
-    pub native_socket_dir: String,
-    /// Clients that may have shared memory, and the size of each of their two rings.
-    pub local_clients: usize,
-    pub local_ring_bytes: usize,
-    /// Addresses of coordinators, separated by commas; empty = not a member of a cluster.
-    pub coordinator: String,
-    pub cluster: String,
-    /// Empty = the cluster requires no token.
-    pub cluster_token_file: String,
-    /// Empty = the server is in a rack of its own.
-    pub rack: String,
-    /// Empty = the first address of `bind`.
-    pub announce: String,
-    /// Roles of a member.
-    pub master: bool,
-    pub backup: bool,
-    pub admin: bool,
-    pub admin_bind: IpAddr,
-    pub admin_port: u16,
-    pub admin_tls: AdminTls,
-    /// Reactor threads; 0 = one per available core.
-    pub threads: usize,
-    /// Threads that load the data at a start; 0 = two per core.
-    pub restart_threads: usize,
-    pub cleaners: usize,
-    pub huge_pages: bool,
-    pub poll: Poll,
-    /// Longest spin after activity with [`Poll::Adaptive`], in microseconds.
-    pub poll_spin_us: u64,
-    pub maxclients: usize,
-    /// Idle clients are closed after this many seconds; 0 = never.
-    pub timeout_s: u64,
-    pub tcp_keepalive_s: u64,
-    pub tcp_backlog: u32,
-    /// Empty = no password.
-    pub requirepass: String,
-    /// Users, the audit log, and the Unix socket.
-    pub access: AccessConfig,
-    pub insecure_bind: bool,
-    /// Above this many bytes of unsent replies, the server stops reading from the client.
-    pub output_pause_bytes: usize,
-    pub tracked_keys_max: usize,
-    /// Bytes of requests and replies of all clients up to which a client above that is still read
-    /// from; 0 = by memory size.
-    pub pipeline_bytes: u64,
-    /// Above this many bytes of unsent replies, the client is closed.
-    pub output_limit_bytes: usize,
-    /// A client that takes none of its unsent replies for this long is closed; 0 = never.
-    pub output_stall_s: u64,
-    /// A member's client gets an error after it has waited this long for the backups'
-    /// acknowledgement; 0 = it waits for ever.
-    pub reply_timeout_s: u64,
-    /// Largest request, and largest argument, in bytes.
-    pub request_limit_bytes: usize,
-    pub args_limit: usize,
-    /// Largest request of a client that has not authenticated yet.
-    pub preauth_limit_bytes: usize,
-    /// A client that has not authenticated within this time is closed; 0 = never.
-    pub login_timeout_s: u64,
-    pub slow: SlowConfig,
-    pub scripts: ScriptConfig,
-    /// Keyspace events that are published.
-    pub events: EventClasses,
-    /// Longest time that a graceful stop waits for clients to take their replies.
-    pub stop_timeout_ms: u64,
-    pub log_format: LogFormat,
-    pub log_level: &'static str,
-    /// Empty = standard error.
-    pub log_file: String,
+/// Declares a struct, and how to make one in which each field has the default of its type.
+macro_rules! blank {
+    ($(#[$about:meta])* pub struct $name:ident {
+        $($(#[$doc:meta])* pub $field:ident: $t:ty,)*
+    }) => {
+        $(#[$about])*
+        pub struct $name {
+            $($(#[$doc])* pub $field: $t,)*
+        }
+
+        impl $name {
+            fn blank() -> $name {
+                $name {
+                    $($field: Default::default(),)*
+                }
+            }
+        }
+    };
+}
+
+blank! {
+    /// All settings of one server. Sizes are in bytes; the name of a time ends with its unit.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct ServerConfig {
+        pub memory_bytes: u64,
+        /// `memory` as a percentage of the memory that this process may use; 0 = it was given as a
+        /// size.
+        pub memory_percent: u8,
+        /// Highest `memory_bytes` while the server runs; 0 = its value at the start.
+        pub memory_bytes_max: u64,
+        pub mode: Mode,
+        /// The name of the order of eviction in a cache.
+        pub policy: Policy,
+        /// When a write is acknowledged; None = the strongest level: synced if there is a data
+        /// directory, else memory.
+        pub level: Option<Level>,
+        /// The data directory as given, in a running server the one in use; see
+        /// [`data_dir`](Self::data_dir).
+        pub dir: String,
+        pub disk_mode: DiskMode,
+        /// 0 = a size that suits `memory_bytes`.
+        pub wal_bytes: u64,
+        /// 0 = (memory + flash) times the expansion.
+        pub disk_bytes: u64,
+        /// Disk space for the log, in percent of memory and flash.
+        pub disk_expansion_percent: u64,
+        /// File or partition for entries that memory has no room for; empty = none.
+        pub flash_file: String,
+        /// Bytes of the flash file or partition that are used.
+        pub flash_bytes: u64,
+        /// File with the key of an encrypted store; empty = none.
+        pub encryption_key_file: String,
+        /// Command whose output is that key; empty = none.
+        pub encryption_key_command: String,
+        /// Directory for the copies that SAVE and BGSAVE write; empty = `snapshots` in the data
+        /// directory.
+        pub snapshot_dir: String,
+        /// Time for the verification of one frame; 0 = frames are verified only on request.
+        pub scrub_interval_ms: u64,
+        /// Each read verifies the checksum of the object that it finds.
+        pub verify_reads: bool,
+        /// Addresses of the RESP port.
+        pub bind: Vec<IpAddr>,
+        /// Port without TLS. 0 = any free one, or none if there is a `tls_port`.
+        pub port: u16,
+        /// RESP port with TLS; 0 = none.
+        pub tls_port: u16,
+        /// Certificate chain, its key, and the authorities that clients are checked against; empty
+        /// = none.
+        pub tls_cert_file: String,
+        pub tls_key_file: String,
+        pub tls_ca_cert_file: String,
+        pub tls_ca_cert_dir: String,
+        pub tls_auth_clients: ClientAuth,
+        /// Versions, separated by spaces; empty = all that are safe.
+        pub tls_protocols: String,
+        pub tls_session_caching: bool,
+        /// TLS with certificates of both sides at the native port and on links to other members
+        /// and coordinators.
+        pub tls_cluster: bool,
+        /// Port of the native protocol, for members of a cluster. 0 = any free port.
+        pub native_port: u16,
+        /// Directory of the Unix socket for native clients on this machine; empty = none.
+        pub native_socket_dir: String,
+        /// Clients that may have shared memory, and the size of each of their two rings.
+        pub local_clients: usize,
+        pub local_ring_bytes: usize,
+        /// Addresses of coordinators, separated by commas; empty = not a member of a cluster.
+        pub coordinator: String,
+        pub cluster: String,
+        /// Empty = the cluster requires no token.
+        pub cluster_token_file: String,
+        /// Empty = the server is in a rack of its own.
+        pub rack: String,
+        /// Empty = the first address of `bind`.
+        pub announce: String,
+        /// Roles of a member.
+        pub master: bool,
+        pub backup: bool,
+        pub admin: bool,
+        /// Exactly one address.
+        pub admin_bind: Vec<IpAddr>,
+        pub admin_port: u16,
+        pub admin_tls: AdminTls,
+        /// Reactor threads; 0 = one per available core.
+        pub threads: usize,
+        /// Threads that load the data at a start; 0 = two per core.
+        pub restart_threads: usize,
+        pub cleaners: usize,
+        pub huge_pages: bool,
+        pub poll: Poll,
+        /// Longest spin after activity with [`Poll::Adaptive`], in microseconds.
+        pub poll_spin_us: u64,
+        pub maxclients: usize,
+        /// Idle clients are closed after this many seconds; 0 = never.
+        pub timeout_s: u64,
+        pub tcp_keepalive_s: u64,
+        pub tcp_backlog: u32,
+        /// Empty = no password.
+        pub requirepass: String,
+        /// Users, the audit log, and the Unix socket.
+        pub access: AccessConfig,
+        pub insecure_bind: bool,
+        /// Above this many bytes of unsent replies, the server stops reading from the client.
+        pub output_pause_bytes: usize,
+        pub tracked_keys_max: usize,
+        /// Bytes of requests and replies of all clients up to which a client above that is still
+        /// read from; 0 = by memory size.
+        pub pipeline_bytes: u64,
+        /// Above this many bytes of unsent replies, the client is closed.
+        pub output_limit_bytes: usize,
+        /// A client that takes none of its unsent replies for this long is closed; 0 = never.
+        pub output_stall_s: u64,
+        /// A member's client gets an error after it has waited this long for the backups'
+        /// acknowledgement; 0 = it waits for ever.
+        pub reply_timeout_s: u64,
+        /// Largest request, and largest argument, in bytes.
+        pub request_limit_bytes: usize,
+        pub args_limit: usize,
+        /// Largest request of a client that has not authenticated yet.
+        pub preauth_limit_bytes: usize,
+        /// A client that has not authenticated within this time is closed; 0 = never.
+        pub login_timeout_s: u64,
+        pub slow: SlowConfig,
+        pub scripts: ScriptConfig,
+        /// Keyspace events that are published.
+        pub events: EventClasses,
+        /// Longest time that a graceful stop waits for clients to take their replies.
+        pub stop_timeout_ms: u64,
+        pub log_format: LogFormat,
+        pub log_level: &'static str,
+        /// Empty = standard error.
+        pub log_file: String,
+    }
 }
 
 impl Default for ServerConfig {
     fn default() -> ServerConfig {
-        let mut config = ServerConfig {
-            memory_bytes: MEMORY_BYTES_MIN,
-            memory_percent: 0,
-            memory_bytes_max: 0,
-            mode: Mode::Store,
-            policy: Policy::default(),
-            level: None,
-            dir: String::new(),
-            disk_mode: DiskMode::Buffered,
-            wal_bytes: 0,
-            disk_bytes: 0,
-            disk_expansion_percent: 0,
-            flash_file: String::new(),
-            flash_bytes: 0,
-            encryption_key_file: String::new(),
-            encryption_key_command: String::new(),
-            snapshot_dir: String::new(),
-            scrub_interval_ms: 0,
-            verify_reads: true,
-            bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
-            port: 0,
-            tls_port: 0,
-            tls_cert_file: String::new(),
-            tls_key_file: String::new(),
-            tls_ca_cert_file: String::new(),
-            tls_ca_cert_dir: String::new(),
-            tls_auth_clients: ClientAuth::Yes,
-            tls_protocols: String::new(),
-            tls_session_caching: true,
-            tls_cluster: false,
-            native_port: 0,
-            native_socket_dir: String::new(),
-            local_clients: 0,
-            local_ring_bytes: 0,
-            coordinator: String::new(),
-            cluster: String::new(),
-            cluster_token_file: String::new(),
-            rack: String::new(),
-            announce: String::new(),
-            master: true,
-            backup: true,
-            admin: true,
-            admin_bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            admin_port: 0,
-            admin_tls: AdminTls::Auto,
-            threads: 0,
-            restart_threads: 0,
-            cleaners: 1,
-            huge_pages: true,
-            poll: Poll::Adaptive,
-            poll_spin_us: 0,
-            maxclients: 1,
-            timeout_s: 0,
-            tcp_keepalive_s: 0,
-            tcp_backlog: 1,
-            requirepass: String::new(),
-            access: AccessConfig::default(),
-            insecure_bind: false,
-            output_pause_bytes: 0,
-            tracked_keys_max: 0,
-            pipeline_bytes: 0,
-            output_limit_bytes: 0,
-            output_stall_s: 0,
-            reply_timeout_s: 0,
-            request_limit_bytes: 0,
-            args_limit: 0,
-            preauth_limit_bytes: 0,
-            login_timeout_s: 0,
-            slow: SlowConfig::default(),
-            scripts: ScriptConfig::default(),
-            events: EventClasses::default(),
-            stop_timeout_ms: 0,
-            log_format: LogFormat::Text,
-            log_level: "",
-            log_file: String::new(),
-        };
+        let mut config = ServerConfig::blank();
         for setting in SETTINGS {
             // I1: a default that does not parse is a bug in the table.
             setting
@@ -365,6 +315,11 @@ impl ServerConfig {
             Poll::Off => Duration::ZERO,
             Poll::Adaptive | Poll::Busy => Duration::from_micros(self.poll_spin_us),
         }
+    }
+
+    /// Where admin HTTP listens.
+    pub fn admin_address(&self) -> SocketAddr {
+        SocketAddr::new(self.admin_bind[0], self.admin_port)
     }
 
     /// Number of reactor threads: `threads`, or one per core that this process may use.

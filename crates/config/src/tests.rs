@@ -204,7 +204,8 @@ fn combinations_that_do_not_fit_are_refused() {
         c.insecure_bind = true;
     });
     assert!(open.contains("without a password"), "{open}");
-    assert!(refusal(|c| c.admin_bind = "0.0.0.0".parse().expect("address")).contains("admin HTTP"));
+    let open = refusal(|c| c.admin_bind = vec!["0.0.0.0".parse().expect("address")]);
+    assert!(open.contains("admin HTTP"), "{open}");
     assert!(refusal(|c| c.output_limit_bytes = 1).contains("output-pause"));
 }
 

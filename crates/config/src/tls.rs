@@ -11,10 +11,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// Whether admin HTTP speaks TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdminTls {
     /// Exactly if other machines can reach it and there is a certificate. On loopback, health
     /// checks and scrapers need no certificates.
+    #[default]
     Auto,
     Yes,
     No,
@@ -99,7 +100,9 @@ impl ServerConfig {
             _ if !self.admin => false,
             AdminTls::Yes => true,
             AdminTls::No => false,
-            AdminTls::Auto => !self.admin_bind.is_loopback() && !self.tls_cert_file.is_empty(),
+            AdminTls::Auto => {
+                !self.admin_address().ip().is_loopback() && !self.tls_cert_file.is_empty()
+            }
         }
     }
 
@@ -258,7 +261,7 @@ impl ServerConfig {
         };
         let admin = Exposed {
             purpose: "admin HTTP",
-            addresses: std::slice::from_ref(&self.admin_bind),
+            addresses: &self.admin_bind,
             is_encrypted: self.admin_wants_tls(),
             has_credentials: true, // it only reads
             encrypt: ENCRYPT_ADMIN,

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Behaviour of a store whose live data reach the memory limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Writes get [`Error::OutOfMemory`]; no data are ever lost.
+    #[default]
     Store,
     /// The cleaner evicts entries that were not read recently or often. Paper: [Rumble14 §8.6].
     Cache,

@@ -1,27 +1,14 @@
 //! Rows of the settings about users, the audit log and the Unix socket.
 
-use super::super::{AuditKeys, Kind, ServerConfig, Setting, Value};
+use super::super::{AuditKeys, Kind, Setting};
 use super::{between, row};
-
-const AUDIT_KEYS: [&str; 3] = ["none", "hashed", "plain"];
-
-fn show_audit_keys(config: &ServerConfig) -> Value {
-    Value::Choice(AUDIT_KEYS[config.access.audit_log_keys as usize])
-}
-
-fn set_audit_keys(config: &mut ServerConfig, value: Value) {
-    if let Value::Choice(name) = value {
-        let number = AUDIT_KEYS.iter().position(|known| *known == name);
-        config.access.audit_log_keys = AuditKeys::from_number(number.unwrap_or(0) as u32);
-    }
-}
 
 pub(super) const UNIXSOCKET: Setting = row(
     "unixsocket",
     Kind::Text,
     "",
     "",
-    text!(access.unixsocket),
+    field!(Text(access.unixsocket)),
     "Path of a Unix socket for RESP clients on this machine; empty = none. A socket that a killed server of this user left is replaced, any other file is not.",
 );
 
@@ -30,7 +17,7 @@ pub(super) const UNIXSOCKETPERM: Setting = row(
     Kind::Text,
     "",
     "700",
-    text!(access.unixsocketperm),
+    field!(Text(access.unixsocketperm)),
     "Permissions of unixsocket, as octal digits: who may open it.",
 );
 
@@ -39,7 +26,7 @@ pub(super) const ACLFILE: Setting = row(
     Kind::Text,
     "",
     "",
-    text!(access.aclfile),
+    field!(Text(access.aclfile)),
     "File of users, one a line as ACL LIST shows them: read at the start and by ACL LOAD, written by ACL SAVE. Empty = none.",
 );
 
@@ -48,7 +35,7 @@ pub(super) const USERS: Setting = row(
     Kind::Lines,
     "",
     "",
-    text!(access.users),
+    field!(Text(access.users)),
     "Users, one a line as in aclfile (`user alice on >password ~app:* +@read`); use this or aclfile.",
 )
 .secret();
@@ -58,7 +45,7 @@ pub(super) const ACLLOG_MAX_LEN: Setting = row(
     between(0, 100_000),
     "entries",
     "128",
-    number!(access.acllog_max_len as usize),
+    field!(Number(access.acllog_max_len as usize)),
     "Maximum number of entries in the log of denied requests and failed logins (ACL LOG).",
 )
 .runtime();
@@ -68,7 +55,7 @@ pub(super) const AUDIT_LOG: Setting = row(
     Kind::Text,
     "",
     "",
-    text!(access.audit_log),
+    field!(Text(access.audit_log)),
     "File to which a line of JSON is appended for each failed login, each denied request, and each request of audit-log-classes; SIGHUP opens it again. Empty = none.",
 );
 
@@ -77,17 +64,17 @@ pub(super) const AUDIT_LOG_CLASSES: Setting = row(
     Kind::Text,
     "",
     "auth,admin",
-    text!(access.audit_log_classes),
+    field!(Text(access.audit_log_classes)),
     "Classes of allowed requests in the audit log, separated by commas: auth (logins), admin, write, read, connection.",
 )
 .runtime();
 
 pub(super) const AUDIT_LOG_KEYS: Setting = row(
     "audit-log-keys",
-    Kind::Choice(&AUDIT_KEYS),
+    Kind::Choice(&["none", "hashed", "plain"]),
     "",
     "hashed",
-    (show_audit_keys, set_audit_keys),
+    field!(access.audit_log_keys: AuditKeys::None => "none", AuditKeys::Hashed => "hashed", AuditKeys::Plain => "plain"),
     "How the audit log shows the first key of a request: not at all, as a digest that can be compared within one run of the server, or as it is.",
 )
 .runtime();

@@ -8,7 +8,7 @@ pub(super) const MODE: Setting = row(
     Kind::Choice(&["store", "cache"]),
     "",
     "store",
-    choice!(mode: Mode::Store => "store", Mode::Cache => "cache"),
+    field!(mode: Mode::Store => "store", Mode::Cache => "cache"),
     "Behaviour at the memory limit: `store` refuses writes and loses nothing; `cache` evicts objects that are rarely used. It cannot change while the server runs with flash-file.",
 )
 .runtime();
@@ -34,6 +34,10 @@ fn show_policy(config: &ServerConfig) -> Value {
 
 fn set_policy(config: &mut ServerConfig, value: Value) {
     if let Value::Choice(name) = value {
-        config.set_policy(name);
+        let policies = [Policy::Lru, Policy::Lfu, Policy::Random];
+        match policies.into_iter().find(|policy| policy.name() == name) {
+            Some(policy) => (config.mode, config.policy) = (Mode::Cache, policy),
+            None => config.mode = Mode::Store,
+        }
     }
 }

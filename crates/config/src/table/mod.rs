@@ -8,68 +8,41 @@ use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::{GIB, KIB, MIB};
 use duramen_shm::{RING_BYTES_MAX, RING_BYTES_MIN};
 
-/// Accessors of a number: field, its type.
-macro_rules! number {
-    ($($field:ident).+ as $t:ty) => {
+/// Accessors of a field: the kind of its values with the field, and for a number the field's type;
+/// for an enum the field, and the name of each variant.
+macro_rules! field {
+    ($kind:ident($($field:ident).+)) => {
         (
-            |config| Value::Number(config.$($field).+ as i64),
+            |config| $crate::Value::$kind(config.$($field).+.clone()),
             |config, value| {
-                if let Value::Number(n) = value {
-                    config.$($field).+ = n as $t;
+                if let $crate::Value::$kind(value) = value {
+                    config.$($field).+ = value;
                 }
             },
         )
     };
-}
-
-macro_rules! size {
-    ($($field:ident).+ as $t:ty) => {
+    ($kind:ident($($field:ident).+ as $t:ty)) => {
         (
-            |config| Value::Size(config.$($field).+ as u64),
+            |config| $crate::Value::$kind(config.$($field).+ as _),
             |config, value| {
-                if let Value::Size(n) = value {
-                    config.$($field).+ = n as $t;
+                if let $crate::Value::$kind(number) = value {
+                    config.$($field).+ = number as $t;
                 }
             },
         )
     };
-}
-
-macro_rules! flag {
-    ($field:ident) => {
+    ($($field:ident).+: $($variant:path => $name:literal),+) => {
         (
-            |config| Value::Flag(config.$field),
+            |config| match config.$($field).+ {
+                $($variant => $crate::Value::Choice($name),)+
+            },
             |config, value| {
-                if let Value::Flag(on) = value {
-                    config.$field = on;
+                if let $crate::Value::Choice(name) = value {
+                    config.$($field).+ = match name {
+                        $($name => $variant,)+
+                        _ => return,
+                    };
                 }
-            },
-        )
-    };
-}
-
-macro_rules! text {
-    ($($field:ident).+) => {
-        (
-            |config| Value::Text(config.$($field).+.clone()),
-            |config, value| {
-                if let Value::Text(text) = value {
-                    config.$($field).+ = text;
-                }
-            },
-        )
-    };
-}
-
-macro_rules! choice {
-    ($field:ident: $($variant:path => $name:literal),+) => {
-        (
-            |config| match config.$field {
-                $($variant => Value::Choice($name),)+
-            },
-            |config, value| match value {
-                $(Value::Choice($name) => config.$field = $variant,)+
-                _ => {}
             },
         )
     };
@@ -178,7 +151,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Size { min: 0, max: MEMORY_BYTES_MAX },
         "bytes",
         "0",
-        size!(memory_bytes_max as u64),
+        field!(Size(memory_bytes_max as u64)),
         "Highest `memory` that CONFIG SET can set while the server runs, at most 16 times its value at the start; 0 = that value. The server reserves address space and tables for it, and disk-size counts it.",
     ),
     eviction::MODE,
@@ -197,7 +170,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(dir),
+        field!(Text(dir)),
         "Data directory; with disk-mode raw, a partition or file. Empty: `duramen-data` in the working directory; with level memory, or for a cache, no files at all.",
     ),
     row(
@@ -205,7 +178,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Choice(&["buffered", "direct", "raw"]),
         "",
         "buffered",
-        choice!(disk_mode: DiskMode::Buffered => "buffered", DiskMode::Direct => "direct", DiskMode::Raw => "raw"),
+        field!(disk_mode: DiskMode::Buffered => "buffered", DiskMode::Direct => "direct", DiskMode::Raw => "raw"),
         "Path of writes to disk: through the page cache, around it (O_DIRECT), or directly to a partition or one file.",
     ),
     row(
@@ -213,7 +186,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Size { min: 0, max: 64 * GIB },
         "bytes",
         "0",
-        size!(wal_bytes as u64),
+        field!(Size(wal_bytes as u64)),
         "Size of the write-ahead log, laid down when the directory is made; 0 = by memory size.",
     ),
     row(
@@ -221,7 +194,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Size { min: 0, max: MEMORY_BYTES_MAX },
         "bytes",
         "0",
-        size!(disk_bytes as u64),
+        field!(Size(disk_bytes as u64)),
         "Maximum disk space of the log; 0 = memory (or memory-max) and flash-size times disk-expansion.",
     ),
     row(
@@ -229,7 +202,7 @@ pub static SETTINGS: &[Setting] = &[
         between(110, 1000),
         "percent",
         "200",
-        number!(disk_expansion_percent as u64),
+        field!(Number(disk_expansion_percent as u64)),
         "Disk space of the log in percent of memory and flash-size. More space makes cleaning on disk cheaper.",
     ),
     row(
@@ -237,7 +210,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(flash_file),
+        field!(Text(flash_file)),
         "File or partition for data that is rarely read and does not fit in memory: data may then be larger than memory. Its content does not survive a restart (the log has the data). Empty = none.",
     ),
     row(
@@ -245,7 +218,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Size { min: 0, max: FLASH_BYTES_MAX },
         "bytes",
         "0",
-        size!(flash_bytes as u64),
+        field!(Size(flash_bytes as u64)),
         "Bytes of flash-file that are used; a file gets this length at the start.",
     ),
     row(
@@ -253,7 +226,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(encryption_key_file),
+        field!(Text(encryption_key_file)),
         "File with the key that encrypts everything this server writes: log, frames, flash, snapshots. `duramen key init` makes it. No other user may read it; its group may if it is a file of root. It is read at the start and for each snapshot. Empty = no encryption, or encryption-key-command.",
     ),
     row(
@@ -261,7 +234,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(encryption_key_command),
+        field!(Text(encryption_key_command)),
         "Command for `sh` whose output is that key, in place of encryption-key-file: it can ask a key service. It must end within 30 s. Other users of the machine see it while it runs.",
     )
     .secret(),
@@ -270,7 +243,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(snapshot_dir),
+        field!(Text(snapshot_dir)),
         "Directory in which SAVE and BGSAVE write their copy, `dump`; empty = `snapshots` in the data directory.",
     )
     .runtime(),
@@ -279,7 +252,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 3_600_000),
         "ms",
         "1000",
-        number!(scrub_interval_ms as u64),
+        field!(Number(scrub_interval_ms as u64)),
         "Interval at which the server reads and verifies one frame on disk, to find and repair damage while memory still has the data; 0 = only by DURAMEN.SCRUB.",
     )
     .runtime(),
@@ -288,7 +261,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Flag,
         "",
         "yes",
-        flag!(verify_reads),
+        field!(Flag(verify_reads)),
         "Each read verifies the checksum of the object that it finds, so that a bit that memory has changed is put back, and is never shown. Writes, copies and keys that are not found are verified always.",
     )
     .runtime(),
@@ -297,14 +270,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Addresses { one: false },
         "",
         "127.0.0.1",
-        (
-            |config| Value::Addresses(config.bind.clone()),
-            |config, value| {
-                if let Value::Addresses(list) = value {
-                    config.bind = list;
-                }
-            },
-        ),
+        field!(Addresses(bind)),
         "IP addresses the RESP port listens on, separated by commas.",
     ),
     row(
@@ -312,7 +278,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 65_535),
         "",
         "6379",
-        number!(port as u16),
+        field!(Number(port as u16)),
         "RESP port without TLS; 0 = any free one, or, if there is a tls-port, none.",
     ),
     row(
@@ -320,7 +286,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 65_535),
         "",
         "0",
-        number!(tls_port as u16),
+        field!(Number(tls_port as u16)),
         "RESP port with TLS; 0 = none. A member of a cluster announces it to clients with TLS, and port to others.",
     ),
     row(
@@ -328,7 +294,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(tls_cert_file),
+        field!(Text(tls_cert_file)),
         "File of the server's certificate and those between it and its authority, PEM. Read again when it changes.",
     )
     .runtime(),
@@ -337,7 +303,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(tls_key_file),
+        field!(Text(tls_key_file)),
         "File of the certificate's private key, PEM, without a password.",
     )
     .runtime(),
@@ -346,7 +312,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(tls_ca_cert_file),
+        field!(Text(tls_ca_cert_file)),
         "File of the certificates of authorities that clients' certificates are checked against, PEM.",
     )
     .runtime(),
@@ -355,7 +321,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(tls_ca_cert_dir),
+        field!(Text(tls_ca_cert_dir)),
         "Directory of such files.",
     )
     .runtime(),
@@ -364,7 +330,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Choice(ClientAuth::NAMES),
         "",
         "yes",
-        choice!(tls_auth_clients: ClientAuth::Yes => "yes", ClientAuth::No => "no", ClientAuth::Optional => "optional"),
+        field!(tls_auth_clients: ClientAuth::Yes => "yes", ClientAuth::No => "no", ClientAuth::Optional => "optional"),
         "Whether clients must show a certificate at the ports with TLS; `optional`: they may show none.",
     )
     .runtime(),
@@ -373,7 +339,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(tls_protocols),
+        field!(Text(tls_protocols)),
         "Accepted versions of TLS, separated by spaces: TLSv1.2, TLSv1.3. Empty: both.",
     )
     .runtime(),
@@ -382,7 +348,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Flag,
         "",
         "yes",
-        flag!(tls_session_caching),
+        field!(Flag(tls_session_caching)),
         "Give clients tickets, by which they continue an earlier session with a shorter handshake.",
     )
     .runtime(),
@@ -391,7 +357,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Flag,
         "",
         "no",
-        flag!(tls_cluster),
+        field!(Flag(tls_cluster)),
         "Encrypt the native protocol of a member: TLS 1.3, with the files above. Other members, coordinators, native clients and tools must show a certificate of the same authority, whatever tls-auth-clients says.",
     ),
     row(
@@ -399,7 +365,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 65_535),
         "",
         "7379",
-        number!(native_port as u16),
+        field!(Number(native_port as u16)),
         "Port of the native protocol, which coordinator, other members and native clients use; 0 = any free one. Only a member of a cluster listens there.",
     ),
     row(
@@ -407,7 +373,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(native_socket_dir),
+        field!(Text(native_socket_dir)),
         "Directory of a Unix socket, named after this member's native address, for native clients on this machine: their requests and replies pass through shared memory. Only this user may open it. Empty: none.",
     ),
     row(
@@ -415,7 +381,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 65_536),
         "connections",
         "128",
-        number!(local_clients as usize),
+        field!(Number(local_clients as usize)),
         "Maximum connections with shared memory, each of which takes twice local-ring-size and a page; further clients use TCP.",
     )
     .runtime(),
@@ -424,7 +390,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Size { min: RING_BYTES_MIN as u64, max: RING_BYTES_MAX as u64 },
         "bytes",
         "256kb",
-        size!(local_ring_bytes as usize),
+        field!(Size(local_ring_bytes as usize)),
         "Shared memory for requests of a client on this machine, and as much for its replies: a power of two. Longer ones pass in pieces.",
     ),
     row(
@@ -432,7 +398,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(coordinator),
+        field!(Text(coordinator)),
         "Addresses of the cluster's coordinators, host:port, separated by commas. Empty: this server is on its own.",
     ),
     row(
@@ -440,7 +406,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "duramen",
-        text!(cluster),
+        field!(Text(cluster)),
         "Name of the cluster: coordinator and members must agree on it.",
     ),
     row(
@@ -448,7 +414,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(cluster_token_file),
+        field!(Text(cluster_token_file)),
         "File whose first line is the cluster's secret: members, coordinators, native clients and tools prove that they know it; empty: every process that reaches a native port is accepted.",
     ),
     row(
@@ -456,7 +422,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(rack),
+        field!(Text(rack)),
         "Servers of one rack may fail together; replicas go to different racks if they can. Empty: this server has a rack of its own.",
     ),
     row(
@@ -464,7 +430,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(announce),
+        field!(Text(announce)),
         "Host name or IP address under which others reach this member; empty = the first address of bind.",
     ),
     row(
@@ -472,7 +438,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Flag,
         "",
         "yes",
-        flag!(master),
+        field!(Flag(master)),
         "Whether this member owns tablets and serves them.",
     ),
     row(
@@ -480,7 +446,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Flag,
         "",
         "yes",
-        flag!(backup),
+        field!(Flag(backup)),
         "Whether this member keeps replicas for others.",
     ),
     row(
@@ -488,7 +454,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Flag,
         "",
         "yes",
-        flag!(admin),
+        field!(Flag(admin)),
         "Serve /metrics, /livez, /readyz and /memory over HTTP.",
     ),
     row(
@@ -496,16 +462,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Addresses { one: true },
         "",
         "127.0.0.1",
-        (
-            |config| Value::Addresses(vec![config.admin_bind]),
-            |config, value| {
-                if let Value::Addresses(list) = value
-                    && let Some(address) = list.first()
-                {
-                    config.admin_bind = *address;
-                }
-            },
-        ),
+        field!(Addresses(admin_bind)),
         "IP address that admin HTTP listens on.",
     ),
     row(
@@ -513,7 +470,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 65_535),
         "",
         "8379",
-        number!(admin_port as u16),
+        field!(Number(admin_port as u16)),
         "Port of admin HTTP; 0 = any free one.",
     ),
     row(
@@ -521,7 +478,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Choice(&["auto", "yes", "no"]),
         "",
         "auto",
-        choice!(admin_tls: AdminTls::Auto => "auto", AdminTls::Yes => "yes", AdminTls::No => "no"),
+        field!(admin_tls: AdminTls::Auto => "auto", AdminTls::Yes => "yes", AdminTls::No => "no"),
         "Whether admin HTTP speaks TLS, with the same certificates; `auto`: if admin-bind is not loopback and there is a tls-cert-file.",
     ),
     row(
@@ -529,7 +486,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 256),
         "threads",
         "0",
-        number!(threads as usize),
+        field!(Number(threads as usize)),
         "Reactor threads; 0 = one per core; with flash, as many of them as `memory` has room for.",
     ),
     row(
@@ -537,7 +494,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 256),
         "threads",
         "0",
-        number!(restart_threads as usize),
+        field!(Number(restart_threads as usize)),
         "Threads that load the data at a start; 0 = two per core.",
     ),
     row(
@@ -545,7 +502,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 64),
         "threads",
         "1",
-        number!(cleaners as usize),
+        field!(Number(cleaners as usize)),
         "Background cleaner threads; 0 = only writers clean, when they must (not with flash-file).",
     ),
     row(
@@ -553,7 +510,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Flag,
         "",
         "yes",
-        flag!(huge_pages),
+        field!(Flag(huge_pages)),
         "Ask the kernel for 2 MB pages.",
     ),
     row(
@@ -561,7 +518,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Choice(&["adaptive", "busy", "off"]),
         "",
         "adaptive",
-        choice!(poll: Poll::Adaptive => "adaptive", Poll::Busy => "busy", Poll::Off => "off"),
+        field!(poll: Poll::Adaptive => "adaptive", Poll::Busy => "busy", Poll::Off => "off"),
         "`adaptive` spins for a moment after activity, then sleeps; `busy` never sleeps; `off` always sleeps.",
     )
     .runtime(),
@@ -570,7 +527,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 100_000),
         "microseconds",
         "200",
-        number!(poll_spin_us as u64),
+        field!(Number(poll_spin_us as u64)),
         "Longest spin after activity with `poll = adaptive`; a server idle for longer uses no CPU.",
     )
     .runtime(),
@@ -579,7 +536,7 @@ pub static SETTINGS: &[Setting] = &[
         between(1, 1_000_000),
         "clients",
         "10000",
-        number!(maxclients as usize),
+        field!(Number(maxclients as usize)),
         "Maximum number of connections; a further one gets an error and is closed.",
     )
     .runtime(),
@@ -588,7 +545,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 365 * DAY_S),
         "seconds",
         "0",
-        number!(timeout_s as u64),
+        field!(Number(timeout_s as u64)),
         "Idle time after which a client's connection is closed; 0 = never.",
     )
     .runtime(),
@@ -597,7 +554,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 32_767),
         "seconds",
         "300",
-        number!(tcp_keepalive_s as u64),
+        field!(Number(tcp_keepalive_s as u64)),
         "Idle time after which TCP probes a connection, to find dead peers; 0 = never.",
     ),
     row(
@@ -605,7 +562,7 @@ pub static SETTINGS: &[Setting] = &[
         between(1, 65_535),
         "connections",
         "511",
-        number!(tcp_backlog as u32),
+        field!(Number(tcp_backlog as u32)),
         "Connections the kernel may hold before they are accepted.",
     ),
     access::UNIXSOCKET,
@@ -615,7 +572,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Password,
         "",
         "",
-        text!(requirepass),
+        field!(Text(requirepass)),
         "Password of the default user, unless the users give it one; empty = none.",
     )
     .runtime()
@@ -631,7 +588,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Flag,
         "",
         "no",
-        flag!(insecure_bind),
+        field!(Flag(insecure_bind)),
         "Allow addresses other than loopback although connections are not encrypted: passwords and data can be read on the network.",
     ),
     row(
@@ -639,7 +596,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Size { min: 16 * KIB, max: 64 * GIB },
         "bytes",
         "1mb",
-        size!(output_pause_bytes as usize),
+        field!(Size(output_pause_bytes as usize)),
         "Unsent output of a connection at which the server reads its requests only within pipeline-memory, until the client takes replies.",
     )
     .runtime(),
@@ -648,7 +605,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Size { min: 0, max: 64 * GIB },
         "bytes",
         "0",
-        size!(pipeline_bytes as u64),
+        field!(Size(pipeline_bytes as u64)),
         "Requests and replies of all clients that are buffered for clients above output-pause, which send long pipelines before they read, and as much again for one of them; 0 = an eighth of memory, 16mb to 256mb.",
     )
     .runtime(),
@@ -657,7 +614,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Size { min: 4 * MIB, max: 64 * GIB },
         "bytes",
         "256mb",
-        size!(output_limit_bytes as usize),
+        field!(Size(output_limit_bytes as usize)),
         "Maximum unsent output per connection; beyond it the connection is closed.",
     )
     .runtime(),
@@ -666,7 +623,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 1 << 40),
         "",
         "1000000",
-        number!(tracked_keys_max as usize),
+        field!(Number(tracked_keys_max as usize)),
         "Maximum number of keys that the server remembers for clients with CLIENT TRACKING; further ones invalidate others. 0 = no number. In any case they take at most a twentieth of memory, beside it.",
     )
     .runtime(),
@@ -675,7 +632,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, DAY_S),
         "seconds",
         "60",
-        number!(output_stall_s as u64),
+        field!(Number(output_stall_s as u64)),
         "Longest time that a client may take none of its replies; then its connection is closed; 0 = no limit.",
     )
     .runtime(),
@@ -684,7 +641,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, DAY_S),
         "seconds",
         "10",
-        number!(reply_timeout_s as u64),
+        field!(Number(reply_timeout_s as u64)),
         "In a cluster: longest time that a request waits for the backups; then the client gets an error; 0 = no limit.",
     )
     .runtime(),
@@ -693,7 +650,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Size { min: 2 * MIB, max: GIB },
         "bytes",
         "64mb",
-        size!(request_limit_bytes as usize),
+        field!(Size(request_limit_bytes as usize)),
         "Largest request, and largest argument of one. Values have at most 1 MiB in any case.",
     )
     .redis("proto-max-bulk-len"),
@@ -702,7 +659,7 @@ pub static SETTINGS: &[Setting] = &[
         between(1_024, 16_777_216),
         "arguments",
         "1048576",
-        number!(args_limit as usize),
+        field!(Number(args_limit as usize)),
         "Maximum number of arguments of one request.",
     ),
     row(
@@ -710,7 +667,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Size { min: KIB, max: 16 * MIB },
         "bytes",
         "16kb",
-        size!(preauth_limit_bytes as usize),
+        field!(Size(preauth_limit_bytes as usize)),
         "Largest request of a client that is not authenticated yet, and its unsent replies beyond which it is closed.",
     ),
     row(
@@ -718,7 +675,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, DAY_S),
         "seconds",
         "60",
-        number!(login_timeout_s as u64),
+        field!(Number(login_timeout_s as u64)),
         "Time within which a client must authenticate if there is a password; then it is closed; 0 = no limit.",
     )
     .runtime(),
@@ -748,7 +705,7 @@ pub static SETTINGS: &[Setting] = &[
         between(0, 600_000),
         "milliseconds",
         "5000",
-        number!(stop_timeout_ms as u64),
+        field!(Number(stop_timeout_ms as u64)),
         "Longest time a stop waits for clients to take their last replies, and for a member's backups.",
     )
     .runtime(),
@@ -757,7 +714,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Choice(&["text", "json"]),
         "",
         "text",
-        choice!(log_format: LogFormat::Text => "text", LogFormat::Json => "json"),
+        field!(log_format: LogFormat::Text => "text", LogFormat::Json => "json"),
         "Format of the log.",
     ),
     row(
@@ -765,14 +722,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
         "",
         "info",
-        (
-            |config| Value::Choice(config.log_level),
-            |config, value| {
-                if let Value::Choice(name) = value {
-                    config.log_level = name;
-                }
-            },
-        ),
+        field!(Choice(log_level)),
         "Least severe messages that are logged.",
     )
     .runtime(),
@@ -781,7 +731,7 @@ pub static SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "",
-        text!(log_file),
+        field!(Text(log_file)),
         "File that the log is appended to; SIGHUP opens it again, so that it can be rotated. Empty: standard error.",
     )
     .redis("logfile"),

@@ -1,6 +1,6 @@
 //! Rows of the settings about scripts.
 
-use super::super::{Kind, Setting, Value};
+use super::super::{Kind, Setting};
 use super::{between, row};
 use duramen_base::units::{GIB, MIB};
 
@@ -12,7 +12,7 @@ pub(super) const SCRIPT_MEMORY: Setting = row(
     },
     "bytes",
     "64mb",
-    size!(scripts.memory_bytes as usize),
+    field!(Size(scripts.memory_bytes as usize)),
     "Memory of one script, and as much again for its writes until it ends. Scripts of one thread that take more than a slice share it, or wait for each other.",
 )
 .runtime();
@@ -22,7 +22,7 @@ pub(super) const BUSY_REPLY_THRESHOLD: Setting = row(
     between(0, i64::MAX),
     "milliseconds",
     "5000",
-    number!(scripts.busy_ms as u64),
+    field!(Number(scripts.busy_ms as u64)),
     "Time after which a script is reported in the log, and fails if its keys are changed each time before it ends; 0 = never.",
 )
 .redis("lua-time-limit")

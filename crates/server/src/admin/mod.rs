@@ -31,7 +31,7 @@ impl Admin {
     /// # Errors
     /// [`ServerError::Listen`] if the address is taken.
     pub(crate) fn bind(config: &ServerConfig) -> Result<TcpListener, ServerError> {
-        let address = SocketAddr::new(config.admin_bind, config.admin_port);
+        let address = config.admin_address();
         let bind = || {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;

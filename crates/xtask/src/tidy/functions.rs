@@ -20,11 +20,6 @@ const LONG: &[(&str, &str, &str)] = &[
         "one flat table: a row for each message to the coordinator",
     ),
     (
-        "crates/config/src/lib.rs",
-        "default",
-        "one flat list: a line for each setting",
-    ),
-    (
         "crates/duramen/tests/it/closing.rs",
         "every_operation_of_a_closed_store_says_so",
         "one flat list: a row for each method of a store and a session",
