@@ -3,6 +3,7 @@
 
 mod local;
 mod outstanding;
+mod turns;
 
 use crate::client::tls::RespTlsArgs;
 use crate::failure::Failure;
