@@ -2,7 +2,7 @@
 
 use crate::harness::{Doing, Failure, Result};
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -17,18 +17,9 @@ pub fn ask(server: SocketAddr, request: &[&str]) -> Result<Reply> {
     RequestEncoder::new(&mut bytes).request(request);
     stream.write_all(&bytes).doing(doing())?;
     let mut parser = ReplyParser::new(ReplyLimits::default());
-    let mut buffer = [0; 16 * 1024];
-    loop {
-        if let Some(reply) = parser.next_reply().doing(doing())? {
-            return match reply {
-                Reply::Error(text) => Err(Failure::new(doing(), text)),
-                reply => Ok(reply),
-            };
-        }
-        match stream.read(&mut buffer).doing(doing())? {
-            0 => return Err(Failure::new(doing(), "the server closed the connection")),
-            bytes => parser.feed(&buffer[..bytes]),
-        }
+    match parser.read_from(&mut stream).doing(doing())? {
+        Reply::Error(text) => Err(Failure::new(doing(), text)),
+        reply => Ok(reply),
     }
 }
 

@@ -5,7 +5,7 @@ use duramen_format::hash::KeyHasher;
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -162,19 +162,11 @@ impl Probe {
     fn receive(&mut self, address: SocketAddr, keys: &[usize]) -> Result<Vec<(usize, Reply)>> {
         let doing = || format!("reading from {address}");
         let (stream, parser) = self.connection(address)?;
-        let mut replies = Vec::with_capacity(keys.len());
-        let mut buffer = vec![0; 64 << 10];
-        while replies.len() < keys.len() {
-            if let Some(reply) = parser.next_reply().doing(doing())? {
-                replies.push((keys[replies.len()], reply));
-                continue;
-            }
-            match stream.read(&mut buffer).doing(doing())? {
-                0 => return Err(Failure::new(doing(), "it closed the connection")),
-                bytes => parser.feed(&buffer[..bytes]),
-            }
-        }
-        Ok(replies)
+        let replies = keys.iter().map(|key| {
+            let reply = parser.read_from(stream).doing(doing());
+            reply.map(|reply| (*key, reply))
+        });
+        replies.collect()
     }
 }
 

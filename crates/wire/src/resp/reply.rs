@@ -8,6 +8,7 @@
 
 use super::error::ReplyError;
 use super::number::parse_integer;
+use std::io::{self, ErrorKind, Read};
 
 /// A reply, or an element of one.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,6 +104,9 @@ const RESERVED_ELEMENTS_MAX: usize = 64;
 /// Parsed bytes are dropped from the buffer when there are this many, or when all are parsed.
 const DROPPED_BYTES_MIN: usize = 64 * 1024;
 
+/// Bytes of one read from a stream.
+const READ_BYTES: usize = 16 * 1024;
+
 /// An aggregate whose elements are still arriving.
 #[derive(Debug)]
 struct Frame {
@@ -185,6 +189,28 @@ impl ReplyParser {
                 self.values = 0;
                 return Ok(Some(reply));
             }
+        }
+    }
+
+    /// Waits for the next reply of a stream.
+    ///
+    /// # Errors
+    /// Those of the stream. [`ErrorKind::UnexpectedEof`]: it has ended.
+    /// [`ErrorKind::InvalidData`]: as [`next_reply`](Self::next_reply).
+    pub fn read_from(&mut self, stream: &mut impl Read) -> io::Result<Reply> {
+        let mut piece = [0; READ_BYTES];
+        loop {
+            let next = self.next_reply();
+            let next = next.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+            if let Some(reply) = next {
+                return Ok(reply);
+            }
+            let bytes = stream.read(&mut piece)?;
+            if bytes == 0 {
+                let end = "the server closed the connection";
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, end));
+            }
+            self.feed(piece.get(..bytes).unwrap_or_default());
         }
     }
 

@@ -262,3 +262,19 @@ proptest! {
         }
     }
 }
+
+/// Each call returns one reply, also if several arrive at once or one arrives in pieces.
+#[test]
+fn replies_are_read_from_a_stream_one_by_one() {
+    let mut stream = std::io::Read::chain(&b"+OK\r\n:1\r\n$3\r\na"[..], &b"bc\r\n?"[..]);
+    let mut parser = ReplyParser::new(ReplyLimits::default());
+    let mut next = || parser.read_from(&mut stream);
+    assert_eq!(next().expect("a status"), Reply::Simple("OK".to_owned()));
+    assert_eq!(next().expect("a number"), Reply::Integer(1));
+    assert_eq!(next().expect("a text"), Reply::Bulk(b"abc".to_vec()));
+    let kind = |error: std::io::Error| error.kind();
+    assert_eq!(next().map_err(kind), Err(std::io::ErrorKind::InvalidData));
+    let mut cut = &b"$3\r\na"[..];
+    let end = ReplyParser::new(ReplyLimits::default()).read_from(&mut cut);
+    assert_eq!(end.map_err(kind), Err(std::io::ErrorKind::UnexpectedEof));
+}

@@ -4,7 +4,7 @@ use super::super::{Cluster, tablet::RESP_TABLE};
 use duramen_format::hash::KeyHasher;
 use duramen_wire::native::message::{Status, TabletRoute};
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -49,14 +49,5 @@ fn get(address: &str, key: &str) -> Option<Reply> {
     RequestEncoder::new(&mut request).request(&["GET", key]);
     stream.write_all(&request).ok()?;
     let mut parser = ReplyParser::new(ReplyLimits::default());
-    let mut input = [0; 4096];
-    loop {
-        if let Some(reply) = parser.next_reply().ok()? {
-            return Some(reply);
-        }
-        match stream.read(&mut input).ok()? {
-            0 => return None,
-            bytes => parser.feed(&input[..bytes]),
-        }
-    }
+    parser.read_from(&mut stream).ok()
 }

@@ -3,7 +3,7 @@
 use crate::cluster::process::DEADLINE;
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
 use std::collections::HashMap;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -76,15 +76,6 @@ impl Redis {
         RequestEncoder::new(&mut bytes).request(request);
         stream.write_all(&bytes).ok()?;
         let mut parser = ReplyParser::new(ReplyLimits::default());
-        let mut input = [0; 4096];
-        loop {
-            if let Some(reply) = parser.next_reply().ok()? {
-                return Some(reply);
-            }
-            match stream.read(&mut input).ok()? {
-                0 => return None,
-                bytes => parser.feed(&input[..bytes]),
-            }
-        }
+        parser.read_from(stream).ok()
     }
 }

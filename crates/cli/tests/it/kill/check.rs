@@ -6,7 +6,8 @@
 
 use super::series::Series;
 use super::server::Server;
-use super::wire::{Reply, Wire};
+use super::wire::Wire;
+use duramen_wire::resp::Reply;
 use std::collections::HashMap;
 use std::fmt;
 

@@ -4,8 +4,9 @@ use super::check::{
     self, Counter, GROUP, Known, Model, State, Totals, Writer, group_key, public_key,
 };
 use super::server::Server;
-use super::wire::{Reply, Wire};
+use super::wire::{Wire, says};
 use duramen_base::random::Random;
+use duramen_wire::resp::Reply;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Mutex;
@@ -267,7 +268,7 @@ fn acknowledge(shared: &Shared, writer: &mut Writer, sent: &Sent, reply: &Reply)
             let known: &mut Known = writer.keys.get_mut(key).expect("it was sent");
             known.acknowledge(*lasting);
         }
-        Sent::Public => assert_eq!(*reply, Reply::Ok),
+        Sent::Public => assert!(says(reply, "OK"), "{reply:?}"),
         Sent::Count => {
             let Reply::Integer(value) = reply else {
                 panic!("INCR: {reply:?}");
@@ -275,7 +276,7 @@ fn acknowledge(shared: &Shared, writer: &mut Writer, sent: &Sent, reply: &Reply)
             shared.acknowledged.fetch_add(1, Ordering::Relaxed);
             shared.shown.fetch_max(*value, Ordering::Relaxed);
         }
-        Sent::Queued => assert!(matches!(reply, Reply::Ok | Reply::Queued), "{reply:?}"),
+        Sent::Queued => assert!(says(reply, "OK") || says(reply, "QUEUED"), "{reply:?}"),
         Sent::Exec => writer.group.acknowledge(true),
         Sent::Series => writer.series.acknowledge(reply),
     }

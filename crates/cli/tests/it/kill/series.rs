@@ -4,7 +4,8 @@
 //! acknowledged one and not after the last that was sent.
 
 use super::check::{Totals, number_in};
-use super::wire::{Reply, Wire};
+use super::wire::Wire;
+use duramen_wire::resp::Reply;
 use std::io;
 
 /// Numbers that a collection keeps.
