@@ -65,6 +65,13 @@ def small_disk(tmp_path):
         yield place
 
 
+@pytest.fixture
+def hanging_disk(tmp_path):
+    """A file system of 400 MiB, for [harness.frozen]."""
+    with harness.disk(tmp_path / "image", tmp_path / "disk", 400 << 20) as place:
+        yield place
+
+
 @pytest.fixture(scope="module")
 def certs(tmp_path_factory):
     """An authority with certificates for `server`, and for the client `alice`."""

@@ -92,21 +92,31 @@ def tail(path, bytes_max=16_000):
         return repr(error)
 
 
+def content(folder):
+    """The files there by name, as bytes."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
 def environment(additions):
     """The environment without the variables of the harness, and with `additions`."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("DURAMEN_")}
     return {**own, **additions}
 
 
+def duramen(*arguments, variables=None, code=None, folder=None, **options):
+    """Runs the program until it ends, without a terminal; returns the finished process. `code`: the
+    exit code that it must have."""
+    usual = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": PATIENCE_S}
+    command = [BINARY, *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, env=environment(variables or {}), check=False, **{**usual, **options})
+    assert "panicked" not in str(done.stderr), done
+    assert code in (None, done.returncode), done
+    return done
+
+
 def cert(*arguments, ok=True):
     """`duramen cert …`; returns its output, or the text of its refusal."""
-    done = subprocess.run(
-        [BINARY, "cert", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=environment({}),
-        timeout=PATIENCE_S,
-    )
+    done = duramen("cert", *arguments)
     assert (done.returncode == 0) == ok, done
     return done.stdout if ok else done.stderr
 

@@ -122,10 +122,7 @@ class Up:
         os.kill(self.pids[number], signal.SIGKILL)
 
     def tool(self, *arguments):
-        command = [harness.BINARY, *arguments, "--coordinator", self.coordinator, "--timeout", "30s"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=harness.PATIENCE_S)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return harness.duramen(*arguments, "--coordinator", self.coordinator, "--timeout", "30s", code=0).stdout
 
     def move_a_tablet(self):
         """Moves one server's part of database 0 to another one, and waits until it has moved;

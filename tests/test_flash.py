@@ -765,16 +765,10 @@ def test_without_a_directory_a_restart_is_empty_and_the_file_is_used_again(tiere
 
 
 def refusal(tmp_path, *arguments):
-    """The message of a server that does not start, and its exit code."""
-    done = subprocess.run(
-        [harness.BINARY, "serve", "--port", "0", "--admin=no", "--memory", "64mb", "--level", "memory", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=harness.environment({}),
-        timeout=harness.PATIENCE_S,
-    )
-    assert done.returncode != 0 and "panicked" not in done.stderr, done
+    """The message of a server that does not start."""
+    serve = ("serve", "--port", 0, "--admin=no", "--memory", "64mb", "--level", "memory")
+    done = harness.duramen(*serve, *arguments, folder=tmp_path)
+    assert done.returncode != 0, done
     return done.stderr
 
 

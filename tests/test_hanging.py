@@ -21,12 +21,6 @@ pytestmark = pytest.mark.duramen
 AT_ONCE_S = 4
 
 
-@pytest.fixture
-def hanging_disk(tmp_path):
-    with harness.disk(tmp_path / "image", tmp_path / "disk", 400 << 20) as place:
-        yield place
-
-
 def serve(start, place, level):
     return start("--wal-size", "16mb", level=level, dir=place / "data", memory="64mb", threads=1)
 

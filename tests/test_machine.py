@@ -45,10 +45,9 @@ def removed(folder):
 
 
 def refusal(folder, *arguments, **options):
-    command = [harness.BINARY, "serve", "--port", "0", "--admin=no", "--level", "memory", *map(str, arguments)]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=harness.PATIENCE_S, env=harness.environment({}), **options
-    )
+    """The exit code of a server that does not start, and its message."""
+    serve = ("serve", "--port", 0, "--admin=no", "--level", "memory")
+    done = harness.duramen(*serve, *arguments, folder=folder, **options)
     assert done.returncode != 0 and done.stdout == "", done
     return done.returncode, done.stderr
 

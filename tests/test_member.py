@@ -77,15 +77,11 @@ class Cluster:
         self.tool("table", "create", "db0", "--servers", members)
 
     def tool(self, *arguments):
-        command = [harness.BINARY, *map(str, arguments), "--coordinator", self.coordinator.address, "--cluster", "t"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=harness.PATIENCE_S, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return harness.duramen(*arguments, "--coordinator", self.coordinator.address, "--cluster", "t", code=0).stdout
 
     def explain(self):
         """Prints the state of everything, and the ends of the logs: for a failed test."""
-        command = [harness.BINARY, "status", "--coordinator", self.coordinator.address]
-        print(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+        print(harness.duramen("status", "--coordinator", self.coordinator.address).stdout)
         for process in [self.coordinator, *self.members]:
             print(f"--- port {process.port}, {'runs' if process.process else 'does not run'}", harness.tail(process.log_path), sep="\n")
 
@@ -416,18 +412,9 @@ def test_garbage_on_the_native_port_harms_nobody(cluster):
 
 
 def refusal(folder, *arguments, code=2):
-    command = [harness.BINARY, "serve", "--port", "0", "--admin-port", "0", "--native-port", "0", "--memory", "64mb"]
-    done = subprocess.run(
-        [*command, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=harness.PATIENCE_S,
-        cwd=folder,
-        env=harness.environment({}),
-        check=False,
-    )
-    assert done.returncode == code and "ready " not in done.stdout and "panicked" not in done.stderr, done
+    serve = ("serve", "--port", 0, "--admin-port", 0, "--native-port", 0, "--memory", "64mb")
+    done = harness.duramen(*serve, *arguments, code=code, folder=folder)
+    assert "ready " not in done.stdout, done
     return done.stderr
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 
 import pytest
 
@@ -36,10 +35,7 @@ def small(tmp_path):
 
 
 def tool(coordinator, *words):
-    command = [harness.BINARY, *words, "--coordinator", coordinator.address, "--cluster", "t"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=harness.PATIENCE_S, check=False)
-    assert done.returncode == 0, done
-    return done.stdout
+    return harness.duramen(*words, "--coordinator", coordinator.address, "--cluster", "t", code=0).stdout
 
 
 def sample(member, name):

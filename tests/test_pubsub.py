@@ -286,12 +286,6 @@ def test_a_changed_right_closes_subscribers(server):
         admin.call("ACL", "DELUSER", "u")
 
 
-@pytest.fixture
-def hanging_disk(tmp_path):
-    with harness.disk(tmp_path / "image", tmp_path / "disk", 400 << 20) as place:
-        yield place
-
-
 def test_nobody_hears_of_a_write_that_a_crash_takes_back(start, hanging_disk):
     """The disk hangs: no commit ends. Subscribers heard nothing of what is gone after `kill -9`."""
     options = {"level": "synced", "dir": hanging_disk / "data", "memory": "64mb", "threads": 2}

@@ -10,34 +10,21 @@ import subprocess
 import pytest
 
 import harness
+from harness import content
 
 pytestmark = pytest.mark.duramen
 
 KEYS = 4000
 
 
-def duramen(*arguments, code=0, folder=None, prefix=()):
-    done = subprocess.run(
-        [*prefix, harness.BINARY, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=harness.PATIENCE_S,
-        cwd=folder,
-        env=harness.environment({}),
-        check=False,
-    )
-    assert done.returncode == code and "panicked" not in done.stderr, done
+def duramen(*arguments, code=0, folder=None):
+    done = harness.duramen(*arguments, code=code, folder=folder)
     return done.stdout + done.stderr
 
 
 def serve(*arguments, code=2, folder=None):
     """The message of a server that refuses to start."""
     return duramen("serve", "--port", 0, "--admin=no", "--memory", "64mb", *arguments, code=code, folder=folder)
-
-
-def content(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 @pytest.fixture
@@ -110,10 +97,8 @@ def test_a_pipe_in_the_place_of_a_file_blocks_nothing(snapshot, start, tmp_path)
         (copy / name).unlink(missing_ok=True)
         os.mkfifo(copy / name)
         for command in (("fsck", copy), ("log", "dump", copy), ("restore", copy, tmp_path / "new")):
-            done = subprocess.run(
-                [harness.BINARY, *map(str, command)], capture_output=True, text=True, timeout=harness.PATIENCE_S, check=False
-            )
-            assert done.returncode in (1, 5) and "panicked" not in done.stderr, done
+            done = harness.duramen(*command)
+            assert done.returncode in (1, 5), done
             assert "neither a regular file nor a block device" in done.stdout + done.stderr, done
 
 

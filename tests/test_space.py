@@ -35,9 +35,7 @@ def taken(folder):
 
 
 def run(*arguments):
-    done = subprocess.run([harness.BINARY, *arguments], capture_output=True, text=True, timeout=harness.PATIENCE_S)
-    assert done.returncode == 0, done
-    return done.stdout
+    return harness.duramen(*arguments, code=0).stdout
 
 
 def snapshot(server, dir, *options):

@@ -282,16 +282,8 @@ def test_admin_http_over_tls(begin, certs):
 
 def refusal(folder, *arguments, port=0):
     """The text with which `serve` refuses to start."""
-    done = subprocess.run(
-        [harness.BINARY, "serve", "--port", str(port), "--admin-port", "0", "--level", "memory", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=harness.environment({}),
-        timeout=harness.PATIENCE_S,
-    )
-    assert done.returncode == 2, done
-    return done.stderr
+    serve = ("serve", "--port", port, "--admin-port", 0, "--level", "memory")
+    return harness.duramen(*serve, *arguments, code=2, folder=folder).stderr
 
 
 def test_what_does_not_fit_is_refused_with_a_way_out(certs, tmp_path):
@@ -321,8 +313,7 @@ def test_config_check_reads_the_certificates(certs, tmp_path):
             f'tls-port = 6380\ntls-cert-file = "{certs}/server.crt"\ntls-key-file = "{certs}/{key}.key"\n'
             f'tls-ca-cert-file = "{certs}/ca.crt"\n'
         )
-        return subprocess.run([harness.BINARY, "config", "check"], capture_output=True, text=True,
-                              cwd=tmp_path, env=harness.environment({}), timeout=harness.PATIENCE_S)
+        return harness.duramen("config", "check", folder=tmp_path)
 
     assert check("server").returncode == 0
     wrong = check("alice")

@@ -18,17 +18,8 @@ pytestmark = pytest.mark.duramen
 KEYS = [f"key:{number}" for number in range(40)]
 
 
-def duramen(*arguments, environment=None, folder=None, text=True):
-    return subprocess.run(
-        [harness.BINARY, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=text,
-        timeout=2 * harness.PATIENCE_S,
-        cwd=folder,
-        env=harness.environment(environment or {}),
-        check=False,
-    )
+def duramen(*arguments, **options):
+    return harness.duramen(*arguments, **{"timeout": 2 * harness.PATIENCE_S, **options})
 
 
 class Up(harness.Duramen):
@@ -156,9 +147,9 @@ def test_empty_variables_are_as_none(up, tmp_path):
     empty = {f"DURAMEN_{name}": "" for name in [*names.split(), "COORDINATOR", "CLUSTER", "CLUSTER_TOKEN_FILE", "TLS_PORT"]}
     with harness.Duramen(tmp_path, memory="64mb") as single:
         for words in (("ping",), ("table", "list"), ("dbsize",)):
-            done = duramen(*words, environment={**empty, "DURAMEN_PORT": str(single.port)})
+            done = duramen(*words, variables={**empty, "DURAMEN_PORT": str(single.port)})
             assert done.returncode == 0, done
-    done = duramen("status", environment={**empty, "DURAMEN_COORDINATOR": up.coordinator})
+    done = duramen("status", variables={**empty, "DURAMEN_COORDINATOR": up.coordinator})
     assert done.returncode == 0, done
 
 
@@ -167,9 +158,9 @@ def test_the_files_for_clients_in_a_servers_environment_are_not_the_clusters(up)
     files = {f"DURAMEN_TLS_{name}_FILE": f"/nowhere/{name}" for name in ("CERT", "KEY", "CA_CERT")}
     own = {"DURAMEN_COORDINATOR": up.coordinator, "DURAMEN_TLS": "yes", "DURAMEN_TLS_PORT": "6380", **files}
     for words in (("status",), ("table", "list")):
-        done = duramen(*words, environment=own)
+        done = duramen(*words, variables=own)
         assert done.returncode == 0, done
-        done = duramen(*words, environment={**own, "DURAMEN_TLS_CLUSTER": "yes"})
+        done = duramen(*words, variables={**own, "DURAMEN_TLS_CLUSTER": "yes"})
         assert done.returncode != 0 and "/nowhere" in done.stderr, done
 
 
@@ -179,7 +170,7 @@ def test_a_named_server_beats_a_coordinator_of_the_environment(up, tmp_path):
         here, exported = ("--port", single.port), {"DURAMEN_COORDINATOR": up.coordinator}
 
         def table(*words, code=0):
-            done = duramen("table", *words, environment=exported)
+            done = duramen("table", *words, variables=exported)
             assert done.returncode == code, done
             return done.stdout + done.stderr
 

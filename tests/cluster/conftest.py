@@ -33,6 +33,13 @@ def place(request):
         yield path
 
 
+@pytest.fixture
+def durable(place):
+    """One durable server, without a cluster."""
+    with harness.Duramen(place, "--wal-size", "16mb", level=None, dir=place / "data", memory="64mb", threads=2) as server:
+        yield server
+
+
 @pytest.fixture(scope="module")
 def home(request):
     """The same for a cluster that all tests of a file share."""

@@ -11,6 +11,10 @@ import threading
 import time
 import traceback
 
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
 import harness
 import provide
 from harness import wait_until
@@ -180,6 +184,14 @@ class Member(Process):
         return "" if fields["duramen_may_reply"] == "1" else f"{self.name} has no lease"
 
 
+def connect(member, user=None, password=None):
+    """A client of one member."""
+    # Each repeated login would be a failed one, which slows the next.
+    never = Retry(NoBackoff(), 0)
+    options = {"decode_responses": True, "socket_timeout": 20, "protocol": 3, "retry": never}
+    return redis.Redis(port=member.port, username=user, password=password, **options)
+
+
 class Cluster:
     """Coordinators and servers, on the loopback address or on hosts of a network."""
 
@@ -326,6 +338,11 @@ class Cluster:
         status = self.await_health()
         owning = {server["resp"] for server in status["servers"] if server["tablets"] > 0}
         return [member for member in self.members if member.resp in owning]
+
+    def owner(self, client, key):
+        """The server that serves a key; `client` is one of redis-py for clusters."""
+        port = client.get_node_from_key(key.decode()).port
+        return next(member for member in self.members if member.port == port)
 
     def victim(self, dice):
         """A random server, mostly one that owns tablets."""

@@ -55,6 +55,15 @@ def histories_under(cluster, clients, name, faults, count, quick=1, seconds=0.8,
     return storm
 
 
+def fill(client, keys, round_):
+    """Writes 640 bytes that name the round to each of so many keys."""
+    for at in range(0, keys, 2000):
+        pipe = client.pipeline()
+        for n in range(at, at + 2000):
+            pipe.set(f"k{n}", b"%04d" % round_ * 160)
+        pipe.execute()
+
+
 def filled(clients):
     said = clients.ask("fill", *FILL)
     assert not said["failures"], said

@@ -12,25 +12,13 @@ import redis
 import harness
 from harness import wait_until
 from processes import Cluster
+from runs import fill
 
 pytestmark = [pytest.mark.duramen, pytest.mark.full]
 
 KEYS = 20_000
 FLIPPED = b"the-key-with-the-bit"
 VALUE = b"0123456789abcdef" * 40
-
-
-def fill(client, round_):
-    for at in range(0, KEYS, 2000):
-        pipe = client.pipeline()
-        for n in range(at, at + 2000):
-            pipe.set(f"k{n}", b"%04d" % round_ * 160)
-        pipe.execute()
-
-
-def owner(cluster, client, key):
-    port = client.get_node_from_key(key.decode()).port
-    return next(member for member in cluster.members if member.port == port)
 
 
 def hurt(member, key, value):
@@ -52,10 +40,10 @@ def test_a_recovery_without_a_whole_replica_waits_for_the_operator(place):
         ports = [member.port for member in cluster.members]
         with redis.RedisCluster(host="127.0.0.1", port=ports[0]) as client:
             client.set(FLIPPED, b"older")
-            fill(client, 0)
+            fill(client, KEYS, 0)
             client.set(FLIPPED, VALUE)
-            fill(client, 1)
-            ill = owner(cluster, client, FLIPPED)
+            fill(client, KEYS, 1)
+            ill = cluster.owner(client, FLIPPED)
         others = [member for member in cluster.members if member is not ill]
 
         replicas = set()
@@ -94,8 +82,8 @@ def test_fsck_counts_a_damaged_replica_of_a_member(place):
     with Cluster(place, 3, replicas=1, options=options, settings=settings) as cluster:
         with redis.RedisCluster(host="127.0.0.1", port=cluster.members[0].port) as client:
             client.set(FLIPPED, VALUE)
-            fill(client, 0)
-            others = [member for member in cluster.members if member is not owner(cluster, client, FLIPPED)]
+            fill(client, KEYS, 0)
+            others = [member for member in cluster.members if member is not cluster.owner(client, FLIPPED)]
 
         def one_is_hurt():
             return next((member for member in others if hurt(member, FLIPPED, VALUE)), None)

@@ -6,24 +6,15 @@ import threading
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 import harness
 from harness import wait_until
-from processes import Cluster
+from processes import Cluster, connect
 
 pytestmark = pytest.mark.duramen
 
 # A change reaches the other members within this time, on two shared cores.
 SOON_S = 40
-
-
-def connect(member, user=None, password=None):
-    # Each repeated login would be a failed one, which slows the next.
-    never = Retry(NoBackoff(), 0)
-    options = {"decode_responses": True, "socket_timeout": 20, "protocol": 3, "retry": never}
-    return redis.Redis(port=member.port, username=user, password=password, **options)
 
 
 def logs_in(member, user, password):

@@ -5,6 +5,7 @@ import redis
 
 import flips
 from processes import Cluster
+from runs import fill
 
 pytestmark = [pytest.mark.duramen, pytest.mark.full]
 
@@ -12,14 +13,6 @@ KEYS = 20_000
 FLIPPED = b"the-key-with-the-bit"
 VALUE = b"0123456789abcdef" * 40
 ROUNDS = 10
-
-
-def fill(client, round_):
-    for at in range(0, KEYS, 2000):
-        pipe = client.pipeline()
-        for n in range(at, at + 2000):
-            pipe.set(f"k{n}", b"%04d" % round_ * 160)
-        pipe.execute()
 
 
 def check(client, round_):
@@ -31,23 +24,18 @@ def check(client, round_):
             assert found == b"%04d" % round_ * 160, n
 
 
-def owner(cluster, client, key):
-    port = client.get_node_from_key(key.decode()).port
-    return next(member for member in cluster.members if member.port == port)
-
-
 def test_a_flipped_bit_costs_no_key(place):
     """The recovery of a member never ended: its backups had the bad entry with good checksums."""
     with Cluster(place, 4, replicas=2) as cluster:
         ports = [member.port for member in cluster.members]
         with redis.RedisCluster(host="127.0.0.1", port=ports[0]) as client:
-            fill(client, 0)
+            fill(client, KEYS, 0)
             client.set(FLIPPED, VALUE)
-            fill(client, 1)
-            ill = owner(cluster, client, FLIPPED)
+            fill(client, KEYS, 1)
+            ill = cluster.owner(client, FLIPPED)
             assert flips.flip_in_value(ill.process.pid, FLIPPED, VALUE, 100, [3]) > 0
             for round_ in range(2, ROUNDS):
-                fill(client, round_)
+                fill(client, KEYS, round_)
         ill.kill()
         cluster.await_health()
         alive = next(member for member in cluster.members if member is not ill)

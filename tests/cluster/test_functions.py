@@ -6,7 +6,7 @@ import redis
 
 import harness
 from harness import wait_until
-from processes import Cluster
+from processes import Cluster, connect
 
 pytestmark = pytest.mark.duramen
 
@@ -17,10 +17,6 @@ LIBRARY = """#!lua name={name}
 redis.register_function('{name}_add', function(keys, args) return redis.call('incrby', keys[1], args[1]) end)
 redis.register_function{{function_name='{name}_version', callback=function() return {version} end, flags={{'no-writes'}}}}
 """
-
-
-def connect(member):
-    return redis.Redis(port=member.port, decode_responses=True, socket_timeout=20, protocol=3)
 
 
 def version(member, name):

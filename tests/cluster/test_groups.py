@@ -28,12 +28,6 @@ def judged(clients):
     return verdict
 
 
-@pytest.fixture
-def durable(place):
-    with harness.Duramen(place, "--wal-size", "16mb", level=None, dir=place / "data", memory="64mb", threads=2) as server:
-        yield server
-
-
 def workload(place, port, **options):
     return Workload(place, [f"127.0.0.1:{port}"], **{**GROUPS, "resp_clients": 8, **options})
 

@@ -15,11 +15,10 @@ import urllib.request
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 import harness
 import native
+import processes
 from harness import wait_until
 from histories import Workload
 from processes import Cluster
@@ -32,9 +31,7 @@ SECRET = "open-sesame"
 
 
 def connect(member, user="root", password=SECRET):
-    never = Retry(NoBackoff(), 0)
-    options = {"decode_responses": True, "socket_timeout": 20, "protocol": 3, "retry": never}
-    return redis.Redis(port=member.port, username=user, password=password, **options)
+    return processes.connect(member, user, password)
 
 
 def set_users(cluster, *users):
@@ -48,16 +45,10 @@ def duramen(cluster, *words, user=None, password=SECRET, env=()):
     """Runs a command; returns the finished process."""
     login = ["--user", user] if user else []
     variables = {"DURAMEN_PASSWORD": password} if user and password else {}
-    command = [harness.BINARY, *words, *login, "--coordinator", ",".join(cluster.coordinator_addresses())]
-    return subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,  # without a terminal
-        env=harness.environment({**variables, **dict(env)}),
-        timeout=120,
-    )
+    coordinators = ",".join(cluster.coordinator_addresses())
+    # A session of its own has no terminal.
+    options = {"variables": {**variables, **dict(env)}, "start_new_session": True, "timeout": 120}
+    return harness.duramen(*words, *login, "--coordinator", coordinators, **options)
 
 
 @pytest.fixture(scope="module")
