@@ -5,6 +5,7 @@ pub mod glob;
 pub mod ids;
 pub mod limits;
 pub mod lock;
+pub mod number;
 pub mod open;
 pub mod origin;
 pub mod planted;

@@ -6,6 +6,7 @@
 //!
 //! - T1: equal strings are equal [`Text`]s: each string that has an integer form is an integer.
 
+use duramen_base::number::{INTEGER_BYTES_MAX, parse_integer};
 use std::cmp::Ordering;
 use std::ops::Deref;
 
@@ -13,7 +14,7 @@ use std::ops::Deref;
 /// one bit fit 64 bits.
 const INTEGER_END: i64 = 1 << 62;
 /// The longest decimal form of such an integer.
-const DIGITS_MAX: usize = 20;
+const DIGITS_MAX: usize = INTEGER_BYTES_MAX;
 
 /// A string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,9 +48,11 @@ impl<'a> Text<'a> {
     /// The text of some bytes (T1).
     #[inline]
     pub fn of(bytes: &'a [u8]) -> Text<'a> {
-        match integer_of(bytes) {
-            Some(integer) => Text::Integer(integer),
-            None => Text::Bytes(bytes),
+        match parse_integer(bytes) {
+            Some(integer) if (-INTEGER_END..INTEGER_END).contains(&integer) => {
+                Text::Integer(integer)
+            }
+            _ => Text::Bytes(bytes),
         }
     }
 
@@ -130,35 +133,6 @@ impl<'a> Text<'a> {
         };
         (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
     }
-}
-
-/// The integer whose decimal form the bytes are.
-#[inline]
-fn integer_of(bytes: &[u8]) -> Option<i64> {
-    let (is_negative, digits) = match bytes {
-        [b'-', rest @ ..] => (true, rest),
-        rest => (false, rest),
-    };
-    match digits {
-        [b'0'] if !is_negative => return Some(0),
-        [b'1'..=b'9', ..] if digits.len() < DIGITS_MAX => {}
-        _ => return None,
-    }
-    let mut magnitude = 0u64; // 19 digits fit
-    for byte in digits {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        magnitude = magnitude * 10 + u64::from(digit);
-    }
-    let integer = match is_negative {
-        true => 0i64.checked_sub_unsigned(magnitude)?,
-        false => i64::try_from(magnitude).ok()?,
-    };
-    (-INTEGER_END..INTEGER_END)
-        .contains(&integer)
-        .then_some(integer)
 }
 
 fn spelled(integer: i64) -> Spelled<'static> {
