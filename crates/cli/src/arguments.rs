@@ -38,6 +38,14 @@ impl std::str::FromStr for Duration {
     }
 }
 
+/// Parses the interval of a view that is shown again and again.
+pub(crate) fn interval(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("is not a number of seconds from 0.1 to 3600".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Duration;

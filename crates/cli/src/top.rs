@@ -17,6 +17,7 @@ use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::SIGTERM;
 
+use crate::arguments::interval;
 use crate::client::{ConnectArgs, Connection};
 use crate::failure::Failure;
 use sample::{Reading, Sample};
@@ -25,7 +26,7 @@ use sample::{Reading, Sample};
 #[command(after_help = HELP)]
 pub(crate) struct TopArgs {
     /// Time between two readings, in seconds.
-    #[arg(long, short = 'i', default_value_t = 1.0, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, short = 'i', default_value_t = 1.0, value_name = "SECONDS", value_parser = interval)]
     interval: f64,
     /// Print one reading, taken over one interval, and stop.
     #[arg(long)]
@@ -45,13 +46,6 @@ EXAMPLES
   duramen top --json --interval 10 >> readings.jsonl
 
 Exit codes: 0 done, 2 wrong usage, 3 error from the server, 4 no connection.";
-
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("is not a number of seconds from 0.1 to 3600".to_owned()),
-    }
-}
 
 /// Readings kept for the curves.
 const HISTORY: usize = 300;

@@ -243,6 +243,24 @@ pub struct Header {
     pub marks: Vec<Mark>,
 }
 
+/// The first bytes, if they are a block of this kind, undamaged and of this version.
+fn sealed(bytes: &[u8], needed: usize, magic: u32) -> Result<&[u8], Damage> {
+    let block = bytes.get(..needed).ok_or(Damage::Truncated {
+        needed,
+        available: bytes.len(),
+    })?;
+    if u32_at(block, 0) != magic {
+        return Err(Damage::Foreign);
+    }
+    if !is_sealed(block) {
+        return Err(Damage::Checksum);
+    }
+    match u16_at(block, 4) {
+        VERSION => Ok(block),
+        found => Err(Damage::Version { found }),
+    }
+}
+
 impl Header {
     /// The block's bytes.
     pub fn encode(&self) -> Vec<u8> {
@@ -274,20 +292,7 @@ impl Header {
     /// # Errors
     /// [`Damage`].
     pub fn decode(bytes: &[u8]) -> Result<Header, Damage> {
-        let block = bytes.get(..BLOCK_BYTES).ok_or(Damage::Truncated {
-            needed: BLOCK_BYTES,
-            available: bytes.len(),
-        })?;
-        if u32_at(block, 0) != HEADER_MAGIC {
-            return Err(Damage::Foreign);
-        }
-        if !is_sealed(block) {
-            return Err(Damage::Checksum);
-        }
-        let found = u16_at(block, 4);
-        if found != VERSION {
-            return Err(Damage::Version { found });
-        }
+        let block = sealed(bytes, BLOCK_BYTES, HEADER_MAGIC)?;
         let header = Header {
             server: u64_at(block, 8),
             sequence: u64_at(block, 16),
@@ -358,20 +363,7 @@ impl Commit {
     /// # Errors
     /// [`Damage`].
     pub fn decode(bytes: &[u8]) -> Result<Commit, Damage> {
-        let block = bytes.get(..COMMIT_BYTES).ok_or(Damage::Truncated {
-            needed: COMMIT_BYTES,
-            available: bytes.len(),
-        })?;
-        if u32_at(block, 0) != COMMIT_MAGIC {
-            return Err(Damage::Foreign);
-        }
-        if !is_sealed(block) {
-            return Err(Damage::Checksum);
-        }
-        let found = u16_at(block, 4);
-        if found != VERSION {
-            return Err(Damage::Version { found });
-        }
+        let block = sealed(bytes, COMMIT_BYTES, COMMIT_MAGIC)?;
         Ok(Commit {
             salt: u64_at(block, 8),
             lsn: u64_at(block, 16),

@@ -151,18 +151,18 @@ fn live(yielder: &Yielder<Answer, Event>, first: Answer, limits: &Limits, stack_
         let mut outcome = match answer {
             Answer::Run(job) => match &sandbox {
                 Ok(sandbox) => run(sandbox, &channel, &job),
-                Err(error) => failure(&format!("ERR scripts cannot run: {error}")),
+                Err(error) => failure(format!("ERR scripts cannot run: {error}")),
             },
             Answer::Load(library, slice) => match &sandbox {
                 Ok(sandbox) => load(sandbox, &channel, &library, slice),
-                Err(error) => failure(&format!("ERR scripts cannot run: {error}")),
+                Err(error) => failure(format!("ERR scripts cannot run: {error}")),
             },
             Answer::Compile(script) => match &sandbox {
                 Ok(sandbox) => match sandbox.compile_error(&script) {
                     None => Outcome::default(),
-                    Some(text) => failure(&text),
+                    Some(text) => failure(text),
                 },
-                Err(error) => failure(&format!("ERR scripts cannot run: {error}")),
+                Err(error) => failure(format!("ERR scripts cannot run: {error}")),
             },
             Answer::Quit => return,
             Answer::Reply(_) | Answer::GoOn | Answer::Slice(_) | Answer::Stop => Outcome::default(),
@@ -172,9 +172,16 @@ fn live(yielder: &Yielder<Answer, Event>, first: Answer, limits: &Limits, stack_
     }
 }
 
-fn failure(text: &str) -> Outcome {
+fn stopped() -> Outcome {
+    Outcome {
+        stopped: true,
+        ..Outcome::default()
+    }
+}
+
+fn failure(text: impl AsRef<[u8]>) -> Outcome {
     let mut reply = Vec::new();
-    reply::write_error(&mut reply, text.as_bytes());
+    reply::write_error(&mut reply, text.as_ref());
     Outcome {
         reply,
         failed: true,
@@ -186,16 +193,13 @@ fn load(sandbox: &Sandbox, channel: &Channel, library: &LibraryText, slice: Dura
     channel.begin(slice);
     let loaded = sandbox.load(library);
     match loaded {
-        _ if channel.stopped.get() => Outcome {
-            stopped: true,
-            ..Outcome::default()
-        },
+        _ if channel.stopped.get() => stopped(),
         Ok(Ok(registered)) => Outcome {
             registered,
             ..Outcome::default()
         },
-        Ok(Err(text)) => failure(&text),
-        Err(error) => failure(&format!("ERR {}", sandbox::text_of(&error))),
+        Ok(Err(text)) => failure(text),
+        Err(error) => failure(format!("ERR {}", sandbox::text_of(&error))),
     }
 }
 
@@ -203,10 +207,7 @@ fn run(sandbox: &Sandbox, channel: &Channel, job: &Job) -> Outcome {
     channel.begin(job.slice);
     let ended = sandbox.run(job, channel);
     if channel.stopped.get() {
-        return Outcome {
-            stopped: true,
-            ..Outcome::default()
-        };
+        return stopped();
     }
     match ended {
         Ok(sandbox::Ended::Value(value)) => {
@@ -222,22 +223,11 @@ fn run(sandbox: &Sandbox, channel: &Channel, job: &Job) -> Outcome {
                     reply: writer.out,
                     ..Outcome::default()
                 },
-                Err(_) if channel.stopped.get() => Outcome {
-                    stopped: true,
-                    ..Outcome::default()
-                },
-                Err(text) => failure(&text),
+                Err(_) if channel.stopped.get() => stopped(),
+                Err(text) => failure(text),
             }
         }
-        Ok(sandbox::Ended::Failed(text)) => {
-            let mut reply = Vec::new();
-            reply::write_error(&mut reply, &text);
-            Outcome {
-                reply,
-                failed: true,
-                ..Outcome::default()
-            }
-        }
-        Err(error) => failure(&format!("ERR {}", sandbox::text_of(&error))),
+        Ok(sandbox::Ended::Failed(text)) => failure(text),
+        Err(error) => failure(format!("ERR {}", sandbox::text_of(&error))),
     }
 }

@@ -3,6 +3,7 @@
 use super::shown::{bytes, span};
 use super::summary::summary;
 use super::{Cluster, balance, names, place, say, table, tablet, waits};
+use crate::arguments::interval;
 use crate::failure::Failure;
 use clap::Args;
 use duramen_base::ids::ServerId;
@@ -18,7 +19,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 #[derive(Args)]
 pub(crate) struct StatusArgs {
     /// Repeat at this interval in seconds, until interrupted.
-    #[arg(long, num_args = 0..=1, default_missing_value = "1", value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, num_args = 0..=1, default_missing_value = "1", value_name = "SECONDS", value_parser = interval)]
     watch: Option<f64>,
     /// List all tablets, regardless of their number.
     #[arg(long)]
@@ -45,13 +46,6 @@ Exit codes: 0 done, 2 wrong usage, 3 the coordinator refused, 4 no coordinator a
 /// Most tablets that are listed by default; more are only counted.
 const TABLETS_SHOWN: u64 = 40;
 const TABLETS_SHOWN_JSON: u64 = 1024;
-
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("is not a number of seconds from 0.1 to 3600".to_owned()),
-    }
-}
 
 pub(crate) fn run(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<(), Failure> {
     let Some(seconds) = args.watch else {

@@ -98,18 +98,10 @@ impl Requests {
     /// Returns false, and adds nothing, if the copies would exceed 2 GiB.
     #[must_use]
     pub fn push(&mut self, args: Args<'_>) -> bool {
-        if let Some(bytes) = args.dense_bytes() {
-            return self.push_dense(args, bytes);
+        match args.dense_bytes() {
+            Some(bytes) => self.push_dense(args, bytes),
+            None => self.push_slices(args),
         }
-        let first = self.spans.len();
-        for arg in args {
-            if !self.push_copied_arg(arg) {
-                self.spans.truncate(first);
-                return false;
-            }
-        }
-        self.end_request(Place::Copied);
-        true
     }
 
     /// As [`push`](Self::push), in one copy: `bytes` are those from the first argument to the last.
