@@ -27,7 +27,7 @@ const LEASE_LOOK: Duration = Duration::from_millis(20);
 /// P2).
 ///
 /// # Errors
-/// Of the file system; it is neither a regular file nor a block device.
+/// Those of the file system; the path is neither a regular file nor a block device.
 pub fn open_data(options: &mut OpenOptions, flags: OFlags, path: &Path) -> io::Result<File> {
     let flags = flags | OFlags::NONBLOCK;
     options.custom_flags(flags.bits().cast_signed());
@@ -57,7 +57,7 @@ pub fn open_to_read(path: &Path) -> io::Result<File> {
 /// opened if a process reads it, and no reader is waited for. Writes wait as usual.
 ///
 /// # Errors
-/// Of the file system; it is a pipe without a reader.
+/// Those of the file system; the path is a pipe without a reader.
 pub fn open_log(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     let file = match options.append(true).create(true).open(path) {
@@ -75,7 +75,7 @@ pub fn open_log(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 /// clean although they are not on the medium.
 ///
 /// # Errors
-/// Of the file system.
+/// Those of the file system.
 pub fn forget_cached(file: &File) -> io::Result<()> {
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
     Ok(())

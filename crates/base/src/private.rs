@@ -18,7 +18,7 @@ const OTHERS: u32 = 0o005;
 /// Makes the directory, and those above it, if they do not exist.
 ///
 /// # Errors
-/// Of the file system.
+/// Those of the file system.
 pub fn make_dir(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(DIR_MODE).create(path)
@@ -27,7 +27,7 @@ pub fn make_dir(path: &Path) -> io::Result<()> {
 /// Makes the directory. It did not exist.
 ///
 /// # Errors
-/// Of the file system; it exists.
+/// Those of the file system; the directory exists.
 pub fn make_new_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(DIR_MODE).create(path)
 }
@@ -45,7 +45,7 @@ pub fn make_file(path: &Path) -> io::Result<File> {
 /// As [`File::create_new`].
 ///
 /// # Errors
-/// Of the file system; the file exists.
+/// Those of the file system; the file exists.
 pub fn make_new_file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true);

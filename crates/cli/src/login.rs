@@ -84,7 +84,7 @@ impl LoginArgs {
 /// The first line of a file with a secret. The file may not be long: a device has no end.
 ///
 /// # Errors
-/// Of [`file::load`].
+/// Those of [`file::load`].
 pub(crate) fn first_line(path: &Path) -> io::Result<String> {
     let text = file::load(path)?;
     Ok(text.lines().next().unwrap_or_default().to_owned())

@@ -172,7 +172,7 @@ fn refuse(error: &clap::Error) -> ! {
         _ => None,
     };
     let flag = text(ContextKind::InvalidArg).unwrap_or_default();
-    // Of `--maxmemory-policy <CHOICE>`.
+    // In `--maxmemory-policy <CHOICE>`.
     let name = flag.trim_start_matches('-').split(' ').next();
     let name = name.unwrap_or_default();
     let value = text(ContextKind::InvalidValue).unwrap_or_default();

@@ -22,8 +22,8 @@ impl ServerConfig {
         self.memory_bytes_max.max(self.memory_bytes)
     }
 
-    /// Puts the value in place of a `memory-max` of 0, and bounds it. True: it was too high. Called
-    /// once, at the start.
+    /// Puts the value in place of a `memory-max` of 0, and bounds it; returns whether it was too
+    /// high. Called once, at the start.
     pub fn settle_memory_max(&mut self) -> bool {
         let wanted = self.memory_max();
         self.memory_bytes_max = wanted.min(self.memory_bytes.saturating_mul(MAX_PER_MEMORY));
@@ -31,7 +31,7 @@ impl ServerConfig {
     }
 
     /// Lowers `memory` to `memory-max` if it is a share of the memory that this process may use:
-    /// that grows with the limit of a container. True: it was higher.
+    /// that grows with the limit of a container. Returns whether `memory` was higher.
     pub fn cap_memory_share(&mut self) -> bool {
         let max = self.memory_bytes_max;
         let is_above = self.memory_percent > 0 && max > 0 && self.memory_bytes > max;

@@ -26,19 +26,19 @@ pub trait Device: Send + Sync {
     /// Reads all of `into` from byte `at` on.
     ///
     /// # Errors
-    /// Of the device.
+    /// Those of the device.
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `bytes` from byte `at` on.
     ///
     /// # Errors
-    /// Of the device: some, all or none of the bytes may be written.
+    /// Those of the device: some, all or none of the bytes may be written.
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes all writes durable.
     ///
     /// # Errors
-    /// Of the device: it is not known which writes are durable.
+    /// Those of the device: it is not known which writes are durable.
     fn sync(&self) -> io::Result<()>;
 
     fn bytes(&self) -> u64;
@@ -69,7 +69,7 @@ pub trait Device: Send + Sync {
     /// device's alignment are widened, and copied.
     ///
     /// # Errors
-    /// Of the device.
+    /// Those of the device.
     fn read_any(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         let cut = Cut::new(at, into.len(), self.alignment());
         let is_aligned = into.as_ptr().addr().is_multiple_of(self.alignment());

@@ -128,7 +128,7 @@ impl SpanReader {
     }
 
     /// Begins to read `bytes` bytes from byte `at` of the device on; [`start`](Self::start) passes
-    /// it to the device. False: no place is free.
+    /// it to the device. Returns false if no place is free.
     pub fn submit(&mut self, at: u64, bytes: usize, tag: u64) -> bool {
         let Some(number) = self.free.pop() else {
             return false;

@@ -232,7 +232,7 @@ impl Heat {
         whole.map(|whole| whole.then_some(blocks.written * BLOCK_BYTES as u64))
     }
 
-    /// False: it was stopped.
+    /// Writes the blocks; returns false if it was stopped.
     fn fill(
         &self,
         blocks: &mut Blocks<BufWriter<File>>,
@@ -263,7 +263,7 @@ pub(crate) fn refill_from(
     let mut left = keys;
     let mut some: Vec<HotKey> = Vec::new();
     let mut heat = Reading::MAX;
-    // False: the rest would be in vain.
+    // Returns false if the rest would be in vain.
     let mut copy = |heat: u8, some: &mut Vec<HotKey>| {
         let done = refill.copy(heat, some, stop);
         left = left.saturating_sub(some.len() as u64);
@@ -327,7 +327,7 @@ impl<W: Write> Blocks<W> {
         self.written < self.most
     }
 
-    /// Adds hot keys, hottest first. False: it was stopped.
+    /// Adds hot keys, hottest first; returns false if it was stopped.
     pub fn fill(&mut self, reading: &mut Reading, stop: &dyn Fn() -> bool) -> io::Result<bool> {
         for heat in (0..=Reading::MAX).rev() {
             let mut result = Ok(());

@@ -209,7 +209,7 @@ impl LogWriter {
     }
 
     /// A backup is slow: it gets no new replicas, and the segments that are open there are closed.
-    /// False: threads were using some of them; the caller tries again.
+    /// Returns false if threads were using some of them: the caller tries again.
     pub fn backup_leaves(&self, backup: BackupId) -> bool {
         let mut open = Vec::new();
         self.hear(|commit| open = commit.master.backup_leaves(backup));

@@ -44,7 +44,8 @@ pub struct Options {
     /// Segments on disk for each segment of memory. Paper: [Rumble14 §5.2] uses 2.
     #[doc(hidden)]
     pub disk_expansion: f64,
-    /// False: no compaction in memory; memory and disk are cleaned together only. For comparison.
+    /// Whether memory is also compacted alone; if not, it is cleaned together with the disk only,
+    /// for comparison.
     #[doc(hidden)]
     pub two_levels: bool,
     /// Longest time that a commit waits for more writers. 0 = no wait: writes that arrive during a

@@ -574,8 +574,9 @@ mod tests {
         (frames_needed(segments_wanted(options, 2 * MIB) * replicas)) as u32
     }
 
-    /// Of three members with two replicas, logs at their limit, none was recovered when four fifths
-    /// of its memory were live: the others' disks had no room for both the old and the new copies.
+    /// Three members with two replicas had logs at their limit. A member with four fifths of its
+    /// memory live was never recovered: the others' disks had no room for the old copies and the
+    /// new ones.
     #[test]
     fn the_disks_of_the_others_have_room_for_the_recovery_of_a_log() {
         for memory in [128 * MIB, 256 * MIB, 1 << 30, 16 << 30] {

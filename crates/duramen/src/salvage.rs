@@ -86,7 +86,7 @@ struct Winner {
 }
 
 impl Winner {
-    /// Of two entries of a key, the greater one wins.
+    /// The order of the entries of a key: the greatest one wins.
     fn rank(&self) -> (bool, u64, bool) {
         (!self.place.found_again, self.version, !self.is_object)
     }

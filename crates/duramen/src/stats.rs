@@ -77,7 +77,7 @@ pub struct DurabilityStats {
     pub frame_bytes: u64,
     /// Segments of the data, as listed by the control log.
     pub segments_listed: u64,
-    /// Of a store with a disk of its own: its segments, those in progress included, and the number
+    /// In a store with a disk of its own: its segments, those in progress included, and the number
     /// from which on writes are refused, as the disk has room for no more.
     pub log_segments: u64,
     pub log_segments_max: u64,
@@ -89,13 +89,13 @@ pub struct DurabilityStats {
     pub frame_written_bytes: u64,
     /// Appended by users since the start, headers included.
     pub appended_bytes: u64,
-    /// Of a cluster's member: sent to backups for survivors of cleaning passes, as bytes or as
-    /// recipes.
+    /// In a cluster's member: bytes that were sent to backups for survivors of cleaning passes, as
+    /// copies or as recipes.
     pub cleaning_network_bytes: u64,
     /// Survivors sent as recipes, one for each replica; and those that a backup could not build.
     pub recipes_sent: u64,
     pub recipes_refused: u64,
-    /// Of a cluster's member: writes whose bytes a backup found damaged. They were sent again.
+    /// In a cluster's member: writes whose bytes a backup found damaged. They were sent again.
     pub damaged_sends: u64,
     pub snapshot_running: bool,
     pub last_snapshot: Option<SystemTime>,
@@ -114,14 +114,14 @@ pub struct DurabilityStats {
     /// Flipped bits that were put back since the start, or by it: on disk, or in memory before they
     /// were written there.
     pub flipped_bits: u64,
-    /// Of the damaged replicas: replaced, not yet replaced, and irreplaceable (these are among the
-    /// pending ones).
+    /// The number of damaged replicas that are replaced, that are not yet, and that cannot be
+    /// (these are among the pending ones).
     pub scrub_repaired: u64,
     pub scrub_pending: u64,
     pub scrub_lost: u64,
     /// Frames that are not used in this run, or only if there is no other: data in them went bad.
     pub quarantined_frames: u64,
-    /// Of a requested scrub.
+    /// The progress of a requested scrub.
     pub scrub: ScrubProgress,
 }
 

@@ -527,10 +527,10 @@ impl Store {
     }
 
     /// Sets the memory budget, in bytes; it ends with this store. A higher one holds at once, at
-    /// most up to [`Options::memory_max`](crate::Options::memory_max). Of a lower one, memory is
+    /// most up to [`Options::memory_max`](crate::Options::memory_max). After a lower one, memory is
     /// given back in the background while operations go on
     /// ([`MemoryStats::excess_bytes`](crate::MemoryStats::excess_bytes) falls to 0); a cache then
-    /// evicts what does not fit.
+    /// evicts the data that does not fit.
     ///
     /// ```
     /// # use duramen::{Options, Store};

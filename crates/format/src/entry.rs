@@ -145,7 +145,7 @@ impl<'a> Completion<'a> {
     /// As [`NewObject::write_to`].
     ///
     /// # Panics
-    /// As there.
+    /// As [`NewObject::write_to`].
     pub fn write_to(&self, out: &mut [u8]) {
         self.raw(&self.key()).write_to(out);
     }
@@ -199,7 +199,7 @@ impl NewTombstone<'_> {
     /// As [`NewObject::write_to`].
     ///
     /// # Panics
-    /// As there.
+    /// As [`NewObject::write_to`].
     pub fn write_to(&self, out: &mut [u8]) {
         self.raw().write_to(out);
     }
@@ -446,7 +446,7 @@ pub fn parse(bytes: &[u8]) -> Result<Entry<'_>, Damage> {
 /// As [`parse`], without the CRC: for bytes that were just parsed with it.
 ///
 /// # Errors
-/// As there.
+/// Those of [`parse`].
 #[inline]
 pub fn parse_again(bytes: &[u8]) -> Result<Entry<'_>, Damage> {
     parse_with(bytes, false)

@@ -58,7 +58,7 @@ fn tag_of(key: &[u8]) -> Option<&[u8]> {
     rest.get(..close).filter(|tag| !tag.is_empty())
 }
 
-/// False: the key certainly has no such byte. Reads eight bytes at a time.
+/// Whether the key may have such a byte. Reads eight bytes at a time.
 #[inline]
 fn may_have(key: &[u8], byte: u8) -> bool {
     const ONES: u64 = u64::MAX / 255;

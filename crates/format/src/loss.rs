@@ -71,7 +71,7 @@ impl Claim {
         }
     }
 
-    /// Of the damaged entry in these bytes, whose header is plausible (Y4).
+    /// The claim of the damaged entry in these bytes, whose header is plausible (Y4).
     fn of_damaged(at: usize, bytes: &[u8], entry: &Entry<'_>) -> Claim {
         let version = mended_version(bytes).unwrap_or(entry.version);
         Claim::of(at, &Entry { version, ..*entry }, false)
@@ -284,7 +284,7 @@ struct Walk {
     first_gap: Option<usize>,
     ranges: Vec<Range<u32>>,
     claims: Vec<Claim>,
-    /// Of each image, behind the first place where entries were searched for: [`runs`].
+    /// The [`runs`] of each image, behind the first place where entries were searched for.
     runs: Vec<Vec<u32>>,
 }
 

@@ -49,8 +49,8 @@ pub struct Flip {
 }
 
 impl Flip {
-    /// Flips the bit of the damaged entry at the start of `bytes`. True: it is sound now. Else it
-    /// is left as it was.
+    /// Flips the bit of the damaged entry at the start of `bytes`; returns whether the entry is
+    /// sound then. An entry that is not is left as it was.
     pub fn restores(self, bytes: &mut [u8]) -> bool {
         self.apply(bytes);
         let is_sound = entry::parse(bytes).is_ok();

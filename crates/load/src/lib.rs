@@ -103,9 +103,9 @@ pub struct Outcome {
     pub nulls: u64,
     pub seconds: f64,
     pub latencies: Latencies,
-    /// Of pipelines without a write; they are part of `latencies`.
+    /// Latencies of pipelines without a write; they are part of `latencies`.
     pub read_latencies: Latencies,
-    /// Of pipelines of writes alone; they are part of `latencies`.
+    /// Latencies of pipelines of writes alone; they are part of `latencies`.
     pub write_latencies: Latencies,
 }
 

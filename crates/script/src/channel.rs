@@ -17,7 +17,7 @@ const WORK_PER_LOOK: usize = 1 << 16;
 pub struct Limits {
     /// Memory of the interpreter, and length of each value that its libraries make.
     pub memory_bytes: usize,
-    /// The version of Redis that scripts are told.
+    /// The version of Redis that scripts see.
     pub version: &'static str,
     pub version_number: u32,
 }
@@ -306,7 +306,7 @@ impl Channel {
     /// As [`look`](Self::look), for a callback of `mlua`.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`look`](Self::look).
     pub(crate) fn tick(&self, lua: &Lua) -> mlua::Result<()> {
         Ok(self.look(|| lua.used_memory())?)
     }

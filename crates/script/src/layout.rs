@@ -265,8 +265,8 @@ fn read_integer(bytes: &[u8], little: bool, signed: bool) -> f64 {
 const UNPACK: &str = "unpack";
 const TOO_SHORT: &str = "data string too short";
 
-/// The bytes of an item at the beginning of `rest`. Of a text whose length is a value in front, it
-/// takes this value.
+/// The bytes of an item at the beginning of `rest`. The length of a text may be the value before
+/// it: then that value is taken away.
 fn length_of(item: Item, rest: &[u8], values: &mut Vec<Value>) -> Result<usize, String> {
     Ok(match item {
         Item::Integer(bytes, _) => bytes,

@@ -34,7 +34,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Sets the flag of this name. False: there is none.
+    /// Sets the flag of this name; returns whether there is one.
     pub(crate) fn set(&mut self, name: &str) -> bool {
         match name {
             "no-writes" => self.no_writes = true,

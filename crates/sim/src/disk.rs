@@ -89,7 +89,7 @@ struct State {
 #[derive(Clone)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
-    /// Of the store on it, if that is encrypted.
+    /// The key of the store on it, if that is encrypted.
     key: Option<KeySource>,
 }
 

@@ -152,7 +152,7 @@ impl<'a> List<'a> {
     /// As [`of`](Self::of), from the parts.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`of`](Self::of).
     pub fn load(parts: &impl Parts<'a>) -> Result<List<'a>, Error> {
         List::of(parts.get(Part::Root))
     }

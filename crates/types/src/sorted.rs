@@ -31,7 +31,7 @@ pub enum LexEnd<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Sorted<'a> {
     table: Table<'a, f64>,
-    /// False: scores were changed since it was sorted.
+    /// Whether no score was changed since it was sorted.
     is_sorted: bool,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Sorted<'a> {
     /// As [`of`](Self::of), from the parts.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`of`](Self::of).
     pub fn load(parts: &impl Parts<'a>) -> Result<Sorted<'a>, Error> {
         Ok(Sorted {
             table: Table::load(parts)?,

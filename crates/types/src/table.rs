@@ -51,7 +51,7 @@ impl<'a, I: Item<'a>> Table<'a, I> {
     /// As [`of`](Self::of), from the parts.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`of`](Self::of).
     pub fn load(parts: &impl Parts<'a>) -> Result<Table<'a, I>, Error> {
         Table::of(parts.get(Part::Root))
     }

@@ -310,7 +310,7 @@ pub(crate) struct Member(Option<(String, u16)>);
 /// The parts of a table that members serve.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Spread {
-    /// Of each member: the version of its tablets, and the number of hashes that it serves.
+    /// For each member the version of its tablets, and the number of hashes that it serves.
     served: Vec<(u128, u128)>,
     /// Number of hashes of all tablets of the table, as the members' maps show it.
     assigned: u128,

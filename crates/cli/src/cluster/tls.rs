@@ -80,7 +80,7 @@ impl TlsArgs {
     /// As [`files`](Self::files), loaded, for a process that listens.
     ///
     /// # Errors
-    /// As there, and if a file cannot be used.
+    /// Those of [`files`](Self::files); a file cannot be used.
     pub(super) fn identity(&self) -> Result<Option<Arc<Identity>>, String> {
         let Some(files) = self.files()? else {
             return Ok(None);
@@ -93,7 +93,7 @@ impl TlsArgs {
     /// As [`identity`](Self::identity), for HTTP: peers may show no certificate.
     ///
     /// # Errors
-    /// As there, and if there are no files.
+    /// Those of [`identity`](Self::identity); there are no files.
     pub(super) fn identity_for_browsers(&self) -> Result<Arc<Identity>, String> {
         let files = self.files()?;
         let files = files.ok_or("--admin-tls yes needs certificates: add --tls-cert-file")?;

@@ -377,7 +377,7 @@ impl Up {
         Ok(true)
     }
 
-    /// U3: waits until a new server is a member. False: stopped meanwhile.
+    /// U3: waits until a new server is a member; returns false if it was stopped meanwhile.
     fn start_server(
         &mut self,
         n: u16,
@@ -426,7 +426,7 @@ impl Up {
         self.until("all processes are ready", until, signals, ready)
     }
 
-    /// False: stopped meanwhile.
+    /// Waits for a condition; returns false if it was stopped meanwhile.
     fn until(
         &mut self,
         what: &str,

@@ -114,7 +114,7 @@ pub(super) struct Reading {
     pub(super) round_trip_us: Option<f64>,
     /// Since the server's start.
     pub(super) latency_since_start: Vec<Latency>,
-    /// Of the interval.
+    /// Within the interval.
     pub(super) latency: Vec<Latency>,
 }
 

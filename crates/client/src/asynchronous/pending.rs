@@ -36,7 +36,7 @@ impl Slot {
         Arc::new(Slot(Mutex::new(Stage::InFlight(None))))
     }
 
-    /// Of an operation that was never given to the driver.
+    /// The slot of an operation that was never given to the driver.
     pub fn lost() -> Arc<Slot> {
         Arc::new(Slot(Mutex::new(Stage::Lost { may_be_done: false })))
     }

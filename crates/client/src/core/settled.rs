@@ -30,7 +30,7 @@ impl Settled {
         }
     }
 
-    /// Of a read.
+    /// The result of a read.
     pub(crate) fn into_object(self) -> Result<Option<Object>, Error> {
         match self.into_outcome()? {
             Outcome::Value(object) => Ok(Some(object)),
@@ -39,7 +39,7 @@ impl Settled {
         }
     }
 
-    /// Of an unconditional write: the new version.
+    /// The new version, after an unconditional write.
     pub(crate) fn into_version(self) -> Result<u64, Error> {
         match self.into_outcome()? {
             Outcome::Written { version } => Ok(version),
@@ -47,7 +47,7 @@ impl Settled {
         }
     }
 
-    /// Of an unconditional removal: the removed version.
+    /// The removed version, after an unconditional removal.
     pub(crate) fn into_removed(self) -> Result<Option<u64>, Error> {
         match self.into_outcome()? {
             Outcome::Removed { version } => Ok(Some(version)),
@@ -56,7 +56,7 @@ impl Settled {
         }
     }
 
-    /// Of an increment by a whole number: the sum.
+    /// The sum, after an increment by a whole number.
     pub(crate) fn into_integer(self) -> Result<i64, Error> {
         match self.into_outcome()? {
             Outcome::Number {
@@ -67,7 +67,7 @@ impl Settled {
         }
     }
 
-    /// Of an increment by a floating point number: the sum.
+    /// The sum, after an increment by a floating point number.
     pub(crate) fn into_float(self) -> Result<f64, Error> {
         match self.into_outcome()? {
             Outcome::Number {

@@ -112,7 +112,7 @@ impl Local {
         has_come.map_err(corrupt)
     }
 
-    /// Spins for a limited time. False: it has not come.
+    /// Spins for a limited time; returns whether it has come.
     fn spin(&mut self, awaited: Awaited, left: Duration) -> io::Result<bool> {
         let mut spinner = std::mem::take(&mut self.spinner);
         let found = spinner.spin(self.spin.min(left), || {

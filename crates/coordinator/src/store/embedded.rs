@@ -61,7 +61,8 @@ impl Embedded {
         self.path.with_extension("leader")
     }
 
-    /// Makes the file if it was never completely made (E3). False: another process makes it now.
+    /// Makes the file if it was never completely made (E3); returns false if another process makes
+    /// it now.
     fn create_if_missing(&self) -> Result<bool, redb::Error> {
         if !never_made(&self.path)? {
             return Ok(true);
@@ -79,7 +80,7 @@ impl Embedded {
         Ok(true)
     }
 
-    /// E5. False: another process has the store open.
+    /// Makes redb read the medium (E5); returns false if another process has the store open.
     fn settle_medium(&self) -> std::io::Result<bool> {
         let file = File::options().read(true).write(true).open(&self.path)?;
         match file.try_lock() {

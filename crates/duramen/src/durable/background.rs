@@ -109,8 +109,8 @@ impl Durable {
         Some(Cow::Borrowed(bytes))
     }
 
-    /// A survivor has damage: if it is a pass's, that pass is given up (B3). The caller does not
-    /// read its bytes any more. False: it is a side log's.
+    /// A survivor has damage: the pass that it belongs to is given up (B3). The caller does not
+    /// read its bytes any more. Returns false if it belongs to a side log.
     #[cold]
     pub(super) fn give_up_damaged(&self, segment: SegmentId) -> bool {
         let why = "more than one bit of an entry changed in memory before it was written";

@@ -356,7 +356,7 @@ impl Durable {
     }
 
     /// No copy of a segment's bytes is left. If it is a survivor of a pass whose Swap is not
-    /// recorded, the pass is given up (engine::log::swap::given_up). False: it is none.
+    /// recorded, the pass is given up (engine::log::swap::given_up). Returns whether it is one.
     #[cold]
     fn lose_survivor(&self, commit: &mut Commit, segment: SegmentId) -> bool {
         let is_its = |(_, swap): &mut (u64, Swap)| swap.add.contains(&segment);

@@ -34,8 +34,8 @@ fn disk(dir: &Path) -> Arc<dyn Disk> {
     Arc::new(OsDisk::new(dir, DiskMode::Buffered))
 }
 
-/// A store whose keys have old values, durably, and then new ones. Of the entries of `lost` two
-/// bits of the value flip before they are committed.
+/// A store whose keys have old values, durably, and then new ones. Two bits of the value flip in
+/// each entry of `lost` before it is committed.
 fn damaged(lost: &[u32]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open_on(disk(dir.path()), options(dir.path()), false, &|_| {}).unwrap();
@@ -158,7 +158,7 @@ fn a_start_goes_on_without_what_is_lost_once_that_is_accepted() {
     check(&Store::open(options(copy.path())).unwrap(), &[8]);
 }
 
-/// accepted::Z2: the value of before was durable, and is in the log.
+/// accepted::Z2: the earlier value was durable, and is in the log.
 #[test]
 fn older_values_of_lost_entries_that_are_shown_are_found() {
     let dir = accepted(&[7]);

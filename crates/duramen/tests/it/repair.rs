@@ -17,7 +17,7 @@ use std::sync::Arc;
 const T: TableId = TableId::DEFAULT;
 /// Begins the forger's value: the place to damage.
 const MARK: &[u8; 16] = b"MARKMARKMARKMARK";
-/// Of 8 bytes: the value behind it begins at a multiple of 8, as entries do.
+/// It has 8 bytes, so the value behind it begins at a multiple of 8, as entries do.
 const FORGER: &[u8; 8] = b"mallory0";
 /// Bytes of an entry's header.
 const HEADER: usize = 16;

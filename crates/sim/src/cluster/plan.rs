@@ -211,7 +211,7 @@ pub struct Plan {
     pub clients: usize,
     /// Number of clients that follow redirections, as RESP clients do; the others are native.
     pub plain_clients: usize,
-    /// Of the keys, so many are counters.
+    /// The number of keys, and of counters among them.
     pub keys: u64,
     pub counters: u64,
     /// Beside the keys, so many pairs of keys that change together.

@@ -6,9 +6,9 @@ use duramen_base::random::Random;
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
-/// Live bytes in a cluster that stops as a whole, in percent of its memory. Of so little memory 18
-/// percent may be live beside open segments and reserves. In a fuller cluster writers wait for
-/// memory in real time.
+/// Live bytes in a cluster that stops as a whole, in percent of its memory. Beside open segments
+/// and reserves, at most 18 percent of so little memory may be live. In a fuller cluster writers
+/// wait for memory in real time.
 const FILL_PERCENT: [u64; 4] = [3, 5, 7, 9];
 
 /// The kind of run that exposes a bug.

@@ -98,7 +98,7 @@ struct Node<'a> {
     count: usize,
     /// Elements of the listpack behind the number of entries.
     bytes: Vec<u8>,
-    /// Of these bytes: the fields that its entries share.
+    /// The part of `bytes` with the fields that its entries share.
     fields_bytes: usize,
     elements: usize,
 }

@@ -226,7 +226,7 @@ impl<'a> Stream<'a> {
     /// As [`of`](Self::of), from the parts.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`of`](Self::of).
     pub fn load(parts: &impl Parts<'a>) -> Result<Stream<'a>, Error> {
         Stream::of(parts.get(Part::Root))
     }
@@ -424,7 +424,7 @@ impl<'a> Stream<'a> {
     /// As [`range`](Self::range), the last first.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`range`](Self::range).
     pub fn range_back(&self, start: Id, end: Id, most: usize) -> Result<Vec<Entry<'_>>, Error> {
         let mut found = std::collections::VecDeque::new();
         if self.count == 0 || start > self.tip || most == 0 {

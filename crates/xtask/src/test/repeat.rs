@@ -4,7 +4,7 @@
 //! - I1: nothing is hidden. A failure is printed as it happened, and the list at the end names each
 //!   test that passed only when repeated.
 //! - I2: a test that may have seen a lost or wrong value is never repeated: such a failure counts,
-//!   however rare. `MAY_REPEAT` names the tests that judge no data. Of all others a failure is
+//!   however rare. `MAY_REPEAT` names the tests that judge no data. A failure of any other test is
 //!   repeated only if a deadline passed (`LATE`), or if all values were right (`RATE`: a minimum
 //!   rate of a device, errors that a client's library saw).
 //! - I3: a repeated test counts as passed if it passes each of `REPEATS` times.

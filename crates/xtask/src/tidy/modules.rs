@@ -97,7 +97,7 @@ impl Modules {
         if let Some(import) = imports.iter().find(|import| is_called(import, name)) {
             return Some((module.to_vec(), import.path.clone()));
         }
-        // Of `pub use child::*` the names are the child's own.
+        // The names that `pub use child::*` gives are those of the child.
         let hops = hops.checked_sub(1)?;
         let globs = imports.iter().filter(|import| is_called(import, "*"));
         let children = globs.filter_map(|glob| glob.path.last());

@@ -44,7 +44,7 @@ pub(super) struct Type {
     pub(super) files: usize,
 }
 
-/// The types of all crates, the largest first. Of several types with one name in a crate, a method
+/// The types of all crates, the largest first. If a crate has several types with one name, a method
 /// belongs to the one that is nearest in the tree of modules.
 pub(super) fn types(sources: &[Source]) -> Vec<Type> {
     let files: Vec<(&Source, Vec<String>)> = sources

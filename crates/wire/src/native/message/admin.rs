@@ -111,7 +111,8 @@ pub enum AdminAnswer {
 pub struct Wait {
     /// The server that it is about.
     pub server: Option<ServerId>,
-    /// False: nothing waits yet, and something will if more is written, or if a server crashes.
+    /// Whether something waits now. If not, something will when more is written, or when a server
+    /// crashes.
     pub is_now: bool,
     pub reason: String,
 }

@@ -443,7 +443,7 @@ pub struct TabletRoute {
     pub table: TableId,
     pub range: KeyRange,
     pub owner: ServerId,
-    /// False: it is being recovered. Wait, and get the map again.
+    /// Whether the owner serves it. If not, it is being recovered: wait, and get the map again.
     pub served: bool,
     /// The destination of a moving range. Only `CLUSTER` commands use it: native clients use the
     /// owner.

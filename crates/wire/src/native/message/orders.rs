@@ -79,7 +79,7 @@ pub struct Recover {
     /// Cleaning passes: a reference to a victim stands for the pass's survivors.
     pub passes: Vec<CleaningPass>,
     /// Tokens of losses that an operator has accepted: these segments are replayed without them.
-    /// Sent only if there are any: members of before 2026-11-30 know none.
+    /// Sent only if there are any: members built before 2026-11-30 know none.
     #[serde(deserialize_with = "last_field", skip_serializing_if = "Vec::is_empty")]
     pub accepted: Vec<u32>,
 }
@@ -99,7 +99,7 @@ pub struct RecoverSegment {
     pub segment: SegmentId,
     pub kind: Kind,
     pub epoch: u64,
-    /// The valid part. Of an open segment: the longest that a backup has.
+    /// The valid part; for an open segment the longest that a backup has.
     pub certificate: Certificate,
     pub closed: bool,
     /// Servers to ask, in this order.
@@ -148,11 +148,11 @@ pub struct Replicas {
     /// from when this was sent. 0 if the backup has no control segment.
     pub lease_left_ms: u32,
     /// Open replicas that an earlier process of this backup wrote: its directory may be an older
-    /// copy of itself since. Members of before 2026-11-26 do not send it: then it is empty.
+    /// copy of itself since. Members built before 2026-11-26 do not send it: then it is empty.
     #[serde(deserialize_with = "last_field")]
     pub inherited: Vec<SegmentId>,
     /// Replicas of data segments that are known to be damaged here; not sent if there are none.
-    /// Members of before 2026-11-30 do not send them.
+    /// Members built before 2026-11-30 do not send them.
     #[serde(deserialize_with = "last_field", skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<ReplicaEntry>,
 }
