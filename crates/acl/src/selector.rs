@@ -289,9 +289,10 @@ impl Selector {
         let subcommands = catalog.subcommands(command).iter().copied();
         for number in std::iter::once(command).chain(subcommands) {
             if let Some(word) = self.allowed.get_mut(number / 64) {
-                match allow {
-                    true => *word |= 1 << (number % 64),
-                    false => *word &= !(1 << (number % 64)),
+                if allow {
+                    *word |= 1 << (number % 64);
+                } else {
+                    *word &= !(1 << (number % 64));
                 }
             }
         }
@@ -337,9 +338,12 @@ impl Selector {
         let Some(channels) = &self.channels else {
             return true;
         };
-        channels.iter().any(|known| match is_pattern {
-            true => known.text == channel,
-            false => known.compiled.matches(channel),
+        channels.iter().any(|known| {
+            if is_pattern {
+                known.text == channel
+            } else {
+                known.compiled.matches(channel)
+            }
         })
     }
 

@@ -199,9 +199,10 @@ impl User {
         if self.needs_no_password {
             flags.push("nopass");
         }
-        flags.push(match self.skips_sanitizing {
-            true => "skip-sanitize-payload",
-            false => "sanitize-payload",
+        flags.push(if self.skips_sanitizing {
+            "skip-sanitize-payload"
+        } else {
+            "sanitize-payload"
         });
         flags
     }

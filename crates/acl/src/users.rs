@@ -205,9 +205,10 @@ impl Users {
             // A line describes the whole user.
             if let Ok(name) = std::str::from_utf8(name) {
                 let known = || self.get(name).map(|known| known.id());
-                let id = match name == DEFAULT_USER {
-                    true => DEFAULT_ID,
-                    false => id.or_else(known).unwrap_or_else(|| new_id(name)),
+                let id = if name == DEFAULT_USER {
+                    DEFAULT_ID
+                } else {
+                    id.or_else(known).unwrap_or_else(|| new_id(name))
                 };
                 let user = Arc::new(User::new(name, id, catalog));
                 loaded.users.insert(name.to_owned(), user);
@@ -219,9 +220,10 @@ impl Users {
                 });
             }
         }
-        match faults.is_empty() {
-            true => Ok(loaded),
-            false => Err(Fault::File(faults.join("\n"))),
+        if faults.is_empty() {
+            Ok(loaded)
+        } else {
+            Err(Fault::File(faults.join("\n")))
         }
     }
 

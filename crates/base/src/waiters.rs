@@ -71,9 +71,10 @@ struct Queue {
 
 impl Queue {
     fn entries(&mut self, ticket: Ticket) -> &mut BTreeMap<u64, Entry> {
-        match ticket.only_reads {
-            true => &mut self.readers,
-            false => &mut self.takers,
+        if ticket.only_reads {
+            &mut self.readers
+        } else {
+            &mut self.takers
         }
     }
 

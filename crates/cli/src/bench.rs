@@ -128,16 +128,17 @@ fn check_in_flight(args: &LoadArgs) -> Result<(), Failure> {
     };
     let pipelines = args.connections.saturating_mul(args.pipeline);
     let bytes = pipelines.saturating_mul(REQUEST_BYTES.saturating_add(further));
-    match bytes <= IN_FLIGHT_BYTES_MAX {
-        true => Ok(()),
-        false => Err(Failure::Usage(format!(
+    if bytes <= IN_FLIGHT_BYTES_MAX {
+        Ok(())
+    } else {
+        Err(Failure::Usage(format!(
             "{} connections with {} requests each have {} MB of requests on the way at once, and \
              {} MB is the most: lower --connections, --pipeline, --multi or --value",
             args.connections,
             args.pipeline,
             bytes >> 20,
             IN_FLIGHT_BYTES_MAX >> 20
-        ))),
+        )))
     }
 }
 
@@ -244,9 +245,10 @@ fn usual(tls_port: Option<u16>) -> String {
     };
     let host = or("DURAMEN_HOST", "127.0.0.1");
     let port = tls_port.map_or_else(|| or("DURAMEN_PORT", "6379"), |port| port.to_string());
-    match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
+    if host.contains(':') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
     }
 }
 

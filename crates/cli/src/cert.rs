@@ -159,9 +159,10 @@ pub(crate) fn run(args: &CertArgs) -> Result<(), Failure> {
         CertCommand::Rotate(args) => rotate(args).map_err(failure)?,
         CertCommand::Show { files, dir } => show(files, &dir.dir)?,
     };
-    match args.json {
-        true => println!("{value}"),
-        false => crate::say::out(format_args!("{text}")),
+    if args.json {
+        println!("{value}")
+    } else {
+        crate::say::out(format_args!("{text}"))
     }
     Ok(())
 }
@@ -269,13 +270,14 @@ fn told(done: &str, issued: &Issued) -> (String, Value) {
 }
 
 fn names(certificate: &Description) -> String {
-    match certificate.names.is_empty() {
-        true => format!("{}, for a client", certificate.subject),
-        false => format!(
+    if certificate.names.is_empty() {
+        format!("{}, for a client", certificate.subject)
+    } else {
+        format!(
             "{} for {}",
             certificate.subject,
             certificate.names.join(", ")
-        ),
+        )
     }
 }
 
@@ -294,12 +296,11 @@ fn described(certificate: &Description) -> Value {
 
 fn show(files: &[PathBuf], dir: &Path) -> Result<(String, Value), Failure> {
     let found;
-    let files = match files.is_empty() {
-        true => {
-            found = certificates_of(dir)?;
-            &found
-        }
-        false => files,
+    let files = if files.is_empty() {
+        found = certificates_of(dir)?;
+        &found
+    } else {
+        files
     };
     let (mut text, mut values) = (String::new(), Vec::new());
     for file in files {
@@ -338,11 +339,12 @@ fn certificates_of(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
         }
     }
     files.sort();
-    match files.is_empty() {
-        true => Err(Failure::Usage(format!(
+    if files.is_empty() {
+        Err(Failure::Usage(format!(
             "{} has no .crt files: name the directory by --dir, or files",
             dir.display()
-        ))),
-        false => Ok(files),
+        )))
+    } else {
+        Ok(files)
     }
 }

@@ -286,13 +286,10 @@ fn failure(error: &Error) -> Failure {
 
 /// Advice about coordinators that did not answer, for this reason.
 fn advice(last: &str) -> &'static str {
-    match last.contains("TLS") || last.contains("certificate") {
-        true => {
-            "Are the certificates of this cluster, and valid? See --tls-cert-file, and `duramen cert show`."
-        }
-        false => {
-            "Is one running there? Start one with `duramen coordinator`, or name others with --coordinator."
-        }
+    if last.contains("TLS") || last.contains("certificate") {
+        "Are the certificates of this cluster, and valid? See --tls-cert-file, and `duramen cert show`."
+    } else {
+        "Is one running there? Start one with `duramen coordinator`, or name others with --coordinator."
     }
 }
 

@@ -246,11 +246,12 @@ impl Loaded {
             .iter()
             .position(|setting| setting.names().any(|name| name == key));
         let Some(n) = known else {
-            problems.push(match entry.is_table {
-                true => format!(
+            problems.push(if entry.is_table {
+                format!(
                     "{place}:{line}: there are no sections, and `{key}` is not a setting: write the settings without `[{key}]`"
-                ),
-                false => format!("{place}:{line}: unknown setting `{key}`; {}", hint(key)),
+                )
+            } else {
+                format!("{place}:{line}: unknown setting `{key}`; {}", hint(key))
             });
             return;
         };

@@ -127,9 +127,10 @@ impl State {
     fn note_done(&self, is_written: bool) {
         let mut counts = self.counts();
         counts.done += 1;
-        match is_written {
-            true => counts.written = counts.done,
-            false => counts.lost += 1,
+        if is_written {
+            counts.written = counts.done;
+        } else {
+            counts.lost += 1;
         }
         if counts.done == counts.sent {
             counts.stalls = false;
@@ -182,12 +183,11 @@ fn subscribe(
         .with_writer(writer)
         .with_target(false)
         .log_internal_errors(false);
-    let layer = match settings.json {
-        true => layer.json().flatten_event(true).boxed(),
-        false => {
-            let colours = settings.file.is_none() && io::stderr().is_terminal();
-            layer.with_ansi(colours).boxed()
-        }
+    let layer = if settings.json {
+        layer.json().flatten_event(true).boxed()
+    } else {
+        let colours = settings.file.is_none() && io::stderr().is_terminal();
+        layer.with_ansi(colours).boxed()
     };
     let (filter, handle) = reload::Layer::new(LevelFilter::from_level(settings.level));
     registry()

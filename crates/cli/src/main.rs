@@ -131,9 +131,12 @@ fn command() -> clap::Command {
 /// one. (Settings of a server: `config::Loaded`.)
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|text| text.is_empty());
-    let command = command.mut_args(|arg| match arg.get_env().is_some_and(is_empty) {
-        true => arg.env(None::<&'static str>),
-        false => arg,
+    let command = command.mut_args(|arg| {
+        if arg.get_env().is_some_and(is_empty) {
+            arg.env(None::<&'static str>)
+        } else {
+            arg
+        }
     });
     command.mut_subcommands(without_empty_variables)
 }

@@ -270,9 +270,10 @@ fn serve(
             Err(ServerError::LifeOver { again: true, .. }) => {}
             Err(ServerError::Config(_)) if certificate_may_come(&config, has_lived).is_some() => {
                 await_certificate(&mut config, has_lived, &watcher);
-                match watcher.is_stopping() {
-                    true => break Ok(()),
-                    false => continue,
+                if watcher.is_stopping() {
+                    break Ok(());
+                } else {
+                    continue;
                 }
             }
             // The member served until now: it goes on without clients in shared memory.
@@ -457,14 +458,16 @@ fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
 fn announce(addresses: &Addresses) {
     let list = |addresses: &[SocketAddr]| {
         let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        match texts.is_empty() {
-            true => "-".to_owned(),
-            false => texts.join(","),
+        if texts.is_empty() {
+            "-".to_owned()
+        } else {
+            texts.join(",")
         }
     };
-    let tls = match addresses.tls.is_empty() {
-        true => String::new(),
-        false => format!(" tls={}", list(&addresses.tls)),
+    let tls = if addresses.tls.is_empty() {
+        String::new()
+    } else {
+        format!(" tls={}", list(&addresses.tls))
     };
     let admin = addresses
         .admin

@@ -76,9 +76,10 @@ impl EventClasses {
     /// The classes of which events are published; none if they would go to no channel.
     pub fn in_use(self) -> EventClasses {
         let channels = EventClasses(EventClasses::KEYSPACE.0 | EventClasses::KEYEVENT.0);
-        match self.has(channels) {
-            true => self,
-            false => EventClasses::default(),
+        if self.has(channels) {
+            self
+        } else {
+            EventClasses::default()
         }
     }
 }

@@ -87,9 +87,10 @@ impl MemoryLimit {
     }
 
     fn owner(&self) -> &'static str {
-        match self.by_group {
-            true => "the control group of this process allows",
-            false => "this machine has",
+        if self.by_group {
+            "the control group of this process allows"
+        } else {
+            "this machine has"
         }
     }
 
@@ -174,9 +175,10 @@ fn mount(line: &str, is_v2: bool) -> Option<(PathBuf, PathBuf)> {
     let (mount, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
     let (name, options) = (kind.next()?, kind.nth(1).unwrap_or_default());
-    let fits = match is_v2 {
-        true => name == "cgroup2",
-        false => name == "cgroup" && options.split(',').any(|option| option == "memory"),
+    let fits = if is_v2 {
+        name == "cgroup2"
+    } else {
+        name == "cgroup" && options.split(',').any(|option| option == "memory")
     };
     let mut fields = mount.split(' ').skip(3);
     let (mounted, at) = (fields.next()?, fields.next()?);

@@ -76,9 +76,10 @@ impl ServerConfig {
         };
         let taken = fetched + self.bytes_beside(memory_bytes, start_bytes);
         let left = memory_bytes.saturating_sub(taken);
-        match memory_bytes >= start_bytes {
-            true => left.max(STORE_BYTES_MIN),
-            false => left,
+        if memory_bytes >= start_bytes {
+            left.max(STORE_BYTES_MIN)
+        } else {
+            left
         }
     }
 

@@ -59,9 +59,10 @@ pub fn check_exposed(port: &Exposed<'_>, insecure: bool) -> Result<(), String> {
         return Ok(());
     }
     if !port.is_encrypted && !insecure {
-        let protect = match port.has_credentials {
-            true => String::new(),
-            false => format!(" and {protect}"),
+        let protect = if port.has_credentials {
+            String::new()
+        } else {
+            format!(" and {protect}")
         };
         return Err(format!(
             "refusing to serve {purpose} on {open}: connections are not encrypted, so anyone on the \

@@ -76,9 +76,10 @@ impl Hints {
                 self.make(engine, &mut news, stop);
                 due = Instant::now() + self.interval.max(began.elapsed() * PAUSE_FACTOR);
             }
-            let pause = match self.interval.is_zero() {
-                true => LONG,
-                false => due.saturating_duration_since(Instant::now()),
+            let pause = if self.interval.is_zero() {
+                LONG
+            } else {
+                due.saturating_duration_since(Instant::now())
             };
             self.bell.sleep(pause);
         }

@@ -421,12 +421,13 @@ impl Session {
         let (key, value, expiry) = (key.as_ref(), value.as_ref(), expiry.into());
         self.change_if(table, key, condition, |now_ms, found| {
             let expires_at_ms = expiry.at_ms(now_ms, found);
-            match expiry.removes(expires_at_ms, now_ms) {
-                true => Decision::Remove,
-                false => Decision::Put {
+            if expiry.removes(expires_at_ms, now_ms) {
+                Decision::Remove
+            } else {
+                Decision::Put {
                     value,
                     expires_at_ms,
-                },
+                }
             }
         })
     }

@@ -457,9 +457,10 @@ impl Transaction<'_> {
             Expiry::Keep => self.look(place)?.and_then(|(_, expires)| expires),
             expiry => expiry.at_ms(now_ms, None),
         };
-        match expiry.removes(expires_at_ms, now_ms) {
-            true => self.changes[place] = Some(Change::Remove),
-            false => self.put(place, value.to_vec(), expires_at_ms),
+        if expiry.removes(expires_at_ms, now_ms) {
+            self.changes[place] = Some(Change::Remove);
+        } else {
+            self.put(place, value.to_vec(), expires_at_ms)
         }
         Ok(())
     }
@@ -467,12 +468,13 @@ impl Transaction<'_> {
     /// A time in the past removes the key.
     fn put(&mut self, place: usize, value: Vec<u8>, expires_at_ms: Option<u64>) {
         let is_past = expires_at_ms.is_some_and(|at_ms| is_expired(at_ms, self.store.now_ms()));
-        self.changes[place] = Some(match is_past {
-            true => Change::Remove,
-            false => Change::Put {
+        self.changes[place] = Some(if is_past {
+            Change::Remove
+        } else {
+            Change::Put {
                 value,
                 expires_at_ms,
-            },
+            }
         });
     }
 

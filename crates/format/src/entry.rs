@@ -587,9 +587,10 @@ pub unsafe fn header_at(at: *const u8, available: usize) -> Option<Header> {
 pub unsafe fn parse_at<'a>(at: *const u8, available: usize) -> Result<Entry<'a>, Damage> {
     // SAFETY: as the caller promises; a sound entry is whole.
     unsafe {
-        match is_sound(at, available) {
-            true => Ok(parse_trusted(at)),
-            false => Err(damage_at(at, available)),
+        if is_sound(at, available) {
+            Ok(parse_trusted(at))
+        } else {
+            Err(damage_at(at, available))
         }
     }
 }

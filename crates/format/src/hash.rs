@@ -43,9 +43,10 @@ impl KeyHasher {
 /// there is no such part or it is empty.
 #[inline]
 pub fn slot(key: &[u8]) -> u16 {
-    let tagged = match may_have(key, b'{') {
-        true => tag_of(key),
-        false => None,
+    let tagged = if may_have(key, b'{') {
+        tag_of(key)
+    } else {
+        None
     };
     crc16(tagged.unwrap_or(key)) % SLOTS
 }
@@ -143,9 +144,10 @@ mod tests {
                 key[open] = b'{';
                 assert_eq!(slot(&key), of_bits(&key) % SLOTS, "not closed");
                 key[length - 1] = b'}';
-                let wanted = match open + 2 < length {
-                    true => of_bits(&key[open + 1..length - 1]),
-                    false => of_bits(&key),
+                let wanted = if open + 2 < length {
+                    of_bits(&key[open + 1..length - 1])
+                } else {
+                    of_bits(&key)
                 };
                 assert_eq!(slot(&key), wanted % SLOTS, "{length} bytes, tag at {open}");
             }

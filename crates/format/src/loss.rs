@@ -109,9 +109,10 @@ impl fmt::Display for Claim {
             }
             EntryKind::Completion => write!(f, "the answer to a request, in table {table}")?,
         }
-        match self.is_whole {
-            true => f.write_str(" (whole, behind damage)"),
-            false => f.write_str(" (as its damaged header says)"),
+        if self.is_whole {
+            f.write_str(" (whole, behind damage)")
+        } else {
+            f.write_str(" (as its damaged header says)")
         }
     }
 }
@@ -324,9 +325,10 @@ impl Walk {
 
     /// The end of the entry at `at`, which some replica has. It is added to those that count.
     fn entry(&mut self, at: usize) -> Option<usize> {
-        let bytes_max = match self.is_proved {
-            true => usize::MAX,
-            false => mend::SURE_BYTES_MAX,
+        let bytes_max = if self.is_proved {
+            usize::MAX
+        } else {
+            mend::SURE_BYTES_MAX
         };
         let is_sound = |image: &Vec<u8>| entry::parse(&image[at..]).is_ok();
         let found = self.images.iter().position(is_sound).or_else(|| {
@@ -346,14 +348,18 @@ impl Walk {
             self.sound.truncate(start);
         }
         let claims = self.images.iter().find_map(|image| {
-            let entry = match is_whole {
-                true => entry::parse(&image[at..]).ok()?,
-                false => entry::parse_again(&image[at..]).ok()?,
+            let entry = if is_whole {
+                entry::parse(&image[at..]).ok()?
+            } else {
+                entry::parse_again(&image[at..]).ok()?
             };
             let bytes = image.get(at..end)?;
-            (at + entry.padded_bytes == end).then(|| match is_whole {
-                true => Claim::of(at, &entry, true),
-                false => Claim::of_damaged(at, bytes, &entry),
+            (at + entry.padded_bytes == end).then(|| {
+                if is_whole {
+                    Claim::of(at, &entry, true)
+                } else {
+                    Claim::of_damaged(at, bytes, &entry)
+                }
             })
         });
         self.claims.extend(claims);
@@ -523,9 +529,10 @@ fn runs(bytes: &[u8], from: usize) -> Vec<u32> {
         verified_left = left;
         if entry::parse(&bytes[at..]).is_ok() {
             let next = at + shape.padded_bytes;
-            runs[at / STEP] = match next == bytes.len() {
-                true => FOUND_AGAIN,
-                false => runs.get(next / STEP).map_or(0, |run| run + 1).max(1),
+            runs[at / STEP] = if next == bytes.len() {
+                FOUND_AGAIN
+            } else {
+                runs.get(next / STEP).map_or(0, |run| run + 1).max(1)
             };
         }
     }

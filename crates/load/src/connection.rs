@@ -118,10 +118,7 @@ impl Connection {
                 let sent = session.send(&self.stream, rest);
                 self.sent += sent.doing("sending requests")?.plain;
                 self.blocked = session.unsent() > 0;
-                match self.blocked {
-                    true => break,
-                    false => continue,
-                }
+                if self.blocked { break } else { continue }
             }
             match self.stream.write(rest) {
                 Ok(bytes) => self.sent += bytes,

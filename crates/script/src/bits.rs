@@ -52,9 +52,10 @@ fn to_hex(args: &MultiValue) -> Result<String, String> {
         _ => argument(args, 1, "tohex")?,
     };
     let count = digits.unsigned_abs().min(8) as usize;
-    let text = match digits < 0 {
-        true => format!("{number:08X}"),
-        false => format!("{number:08x}"),
+    let text = if digits < 0 {
+        format!("{number:08X}")
+    } else {
+        format!("{number:08x}")
     };
     Ok(text[8 - count..].to_owned())
 }

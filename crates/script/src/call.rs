@@ -145,9 +145,10 @@ unsafe fn ask(state: *mut lua_State, channel: &Channel, asks: bool) -> Short {
         };
         channel.charge(ARGUMENT_WORK * args.len() + args.bytes(), memory)?;
         let resp3 = channel.resp3.get();
-        let answer = channel.ask(match asks {
-            true => Event::Allowed { args },
-            false => Event::Call { args, resp3 },
+        let answer = channel.ask(if asks {
+            Event::Allowed { args }
+        } else {
+            Event::Call { args, resp3 }
         })?;
         let Answer::Reply(bytes) = answer else {
             return Ok(Called::Refused("ERR the command has no reply".to_owned()));
@@ -225,9 +226,10 @@ unsafe fn arguments(state: *mut lua_State, bytes_max: usize) -> Result<Arguments
 fn number_text(number: f64) -> Vec<u8> {
     let integer = number as i64;
     let is_short = integer.unsigned_abs() < 100_000_000_000_000_000;
-    match is_short && (integer as f64).to_bits() == number.to_bits() {
-        true => integer.to_string().into_bytes(),
-        false => number::general(number, 17).into_bytes(),
+    if is_short && (integer as f64).to_bits() == number.to_bits() {
+        integer.to_string().into_bytes()
+    } else {
+        number::general(number, 17).into_bytes()
     }
 }
 

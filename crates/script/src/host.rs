@@ -41,9 +41,10 @@ impl Host<'_> {
         let left = (&raw const here)
             .addr()
             .saturating_sub(self.channel.stack_limit.get());
-        match left > STACK_BYTES_LEFT {
-            true => Ok(()),
-            false => Err("C stack overflow".to_owned()),
+        if left > STACK_BYTES_LEFT {
+            Ok(())
+        } else {
+            Err("C stack overflow".to_owned())
         }
     }
 }

@@ -103,9 +103,10 @@ impl<'f> Format<'f> {
                 Err(text) => Err(text),
                 Ok(number) => {
                     self.alignment = number.unwrap_or(NATIVE_ALIGNMENT);
-                    match self.alignment.is_power_of_two() {
-                        true => Ok(Item::Nothing),
-                        false => Err("alignment is not a power of 2".to_owned()),
+                    if self.alignment.is_power_of_two() {
+                        Ok(Item::Nothing)
+                    } else {
+                        Err("alignment is not a power of 2".to_owned())
                     }
                 }
             },
@@ -135,9 +136,10 @@ fn bad(at: usize, name: &str, why: &str) -> String {
 
 /// An unknown option is a wrong argument; other mistakes of a format are told as they are.
 fn wrong(text: String, name: &str) -> String {
-    match text.starts_with("invalid format") {
-        true => bad(1, name, &text),
-        false => text,
+    if text.starts_with("invalid format") {
+        bad(1, name, &text)
+    } else {
+        text
     }
 }
 
@@ -251,9 +253,10 @@ fn pack(host: Host<'_>, args: &MultiValue, bytes_max: usize) -> Result<Vec<u8>, 
 fn read_integer(bytes: &[u8], little: bool, signed: bool) -> f64 {
     let mut value: u64 = 0;
     let take = |value: &mut u64, byte: &u8| *value = *value << 8 | u64::from(*byte);
-    match little {
-        true => bytes.iter().rev().for_each(|byte| take(&mut value, byte)),
-        false => bytes.iter().for_each(|byte| take(&mut value, byte)),
+    if little {
+        bytes.iter().rev().for_each(|byte| take(&mut value, byte))
+    } else {
+        bytes.iter().for_each(|byte| take(&mut value, byte))
     }
     if !signed {
         return value as f64;

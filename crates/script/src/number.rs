@@ -31,9 +31,10 @@ pub(crate) fn general(number: f64, digits: usize) -> String {
 
 /// Without zeros at the end of its decimals.
 fn shortened(text: &str) -> &str {
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.'),
-        false => text,
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        text
     }
 }
 

@@ -74,9 +74,10 @@ struct Writer<'h> {
 impl Writer<'_> {
     /// Fails if these bytes more are too many.
     fn check(&self, bytes: usize) -> Result<(), String> {
-        match self.out.len().saturating_add(bytes) > self.bytes_max {
-            true => Err(NO_MEMORY.to_owned()),
-            false => Ok(()),
+        if self.out.len().saturating_add(bytes) > self.bytes_max {
+            Err(NO_MEMORY.to_owned())
+        } else {
+            Ok(())
         }
     }
 

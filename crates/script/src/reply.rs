@@ -200,12 +200,13 @@ impl Writer<'_> {
 
     /// Fails if these bytes more are too many.
     fn check(&self, bytes: usize) -> Result<(), String> {
-        match self.out.len().saturating_add(bytes) > self.bytes_max {
-            true => Err(format!(
+        if self.out.len().saturating_add(bytes) > self.bytes_max {
+            Err(format!(
                 "ERR the reply does not fit into this connection's output-limit of {} bytes: ask for less at once",
                 self.bytes_max
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 
@@ -258,12 +259,11 @@ impl Writer<'_> {
             return self.pairs(&set, depth, false);
         }
         if let Some(text) = text(&field("big_number")) {
-            match self.resp3 {
-                true => {
-                    self.out.push(b'(');
-                    write_line(&mut self.out, &text);
-                }
-                false => self.bulk(&text),
+            if self.resp3 {
+                self.out.push(b'(');
+                write_line(&mut self.out, &text);
+            } else {
+                self.bulk(&text)
             }
             return Ok(());
         }
@@ -318,9 +318,10 @@ impl Writer<'_> {
 
     fn double(&mut self, number: f64) {
         let text = number::general(number, 17);
-        match self.resp3 {
-            true => self.line(b',', &text),
-            false => self.bulk(text.as_bytes()),
+        if self.resp3 {
+            self.line(b',', &text)
+        } else {
+            self.bulk(text.as_bytes())
         }
     }
 

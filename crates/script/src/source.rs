@@ -102,12 +102,13 @@ impl Script {
 /// # Errors
 /// The text of the error reply, if the text is longer than [`TEXT_BYTES_MAX`].
 pub(crate) fn check_length(text: &[u8]) -> Result<(), String> {
-    match text.len() > TEXT_BYTES_MAX {
-        true => Err(format!(
+    if text.len() > TEXT_BYTES_MAX {
+        Err(format!(
             "ERR the text has {} bytes: a script or a library may have {TEXT_BYTES_MAX}",
             text.len()
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 

@@ -162,9 +162,10 @@ impl Memory {
 
 fn check(ring_bytes: usize) -> Result<(), Errno> {
     let fits = (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring_bytes);
-    match fits && ring_bytes.is_power_of_two() {
-        true => Ok(()),
-        false => Err(Errno::INVAL),
+    if fits && ring_bytes.is_power_of_two() {
+        Ok(())
+    } else {
+        Err(Errno::INVAL)
     }
 }
 

@@ -41,9 +41,10 @@ pub fn send_with_fd(socket: impl AsFd, bytes: &[u8], fd: BorrowedFd<'_>) -> io::
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)?;
-    match sent == bytes.len() {
-        true => Ok(()),
-        false => Err(Errno::AGAIN.into()),
+    if sent == bytes.len() {
+        Ok(())
+    } else {
+        Err(Errno::AGAIN.into())
     }
 }
 

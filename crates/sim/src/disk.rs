@@ -630,9 +630,10 @@ impl SimFile {
             return Err(broken());
         }
         let contents = state.contents(&self.name)?;
-        let read = match cached {
-            true => contents.seen.read(at, into),
-            false => contents.read_medium(at, into),
+        let read = if cached {
+            contents.seen.read(at, into)
+        } else {
+            contents.read_medium(at, into)
         };
         if read {
             Ok(())
@@ -683,9 +684,10 @@ impl File for SimFile {
         let bytes = bytes.min(self.bytes()?.saturating_sub(at));
         let mut state = self.disk.state();
         let full = state.take(&self.name, at, bytes).is_err();
-        let missing = match full {
-            true => state.contents(&self.name)?.missing(at, bytes),
-            false => Vec::new(),
+        let missing = if full {
+            state.contents(&self.name)?.missing(at, bytes)
+        } else {
+            Vec::new()
         };
         let end = missing.first().map_or(at + bytes, |page| page * PAGE_BYTES);
         Ok(end.saturating_sub(at))

@@ -277,9 +277,10 @@ impl Authority {
             }
         }
         files.sort();
-        match files.is_empty() {
-            true => Ok(()),
-            false => Err(MakeError::InUse { files }),
+        if files.is_empty() {
+            Ok(())
+        } else {
+            Err(MakeError::InUse { files })
         }
     }
 
@@ -342,11 +343,12 @@ fn check_name(name: &str) -> Result<(), MakeError> {
     let is_good = name
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
-    match is_good && !name.is_empty() && !name.starts_with('.') && name != "ca" {
-        true => Ok(()),
-        false => Err(MakeError::BadName {
+    if is_good && !name.is_empty() && !name.starts_with('.') && name != "ca" {
+        Ok(())
+    } else {
+        Err(MakeError::BadName {
             name: name.to_owned(),
-        }),
+        })
     }
 }
 

@@ -196,9 +196,10 @@ fn certificate_text(error: &CertificateError) -> String {
             presented,
         } => format!(
             "it is for {}, and not for {}",
-            match presented.is_empty() {
-                true => "no name".to_owned(),
-                false => presented.join(", "),
+            if presented.is_empty() {
+                "no name".to_owned()
+            } else {
+                presented.join(", ")
             },
             expected.to_str()
         ),

@@ -24,9 +24,10 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
             return Err(io::Error::other("it is no regular file"));
         }
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-        match bytes.len() as u64 > FILE_BYTES_MAX {
-            true => Err(io::Error::other("it is longer than 16 MiB")),
-            false => Ok(bytes),
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            Err(io::Error::other("it is longer than 16 MiB"))
+        } else {
+            Ok(bytes)
         }
     };
     read().map_err(|source| LoadError::Read {

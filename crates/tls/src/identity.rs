@@ -106,12 +106,11 @@ impl Identity {
         let is_same =
             *last == settings && current.digest.as_ref() == self.current().digest.as_ref();
         *last = settings;
-        match is_same {
-            true => Reloaded::Same,
-            false => {
-                self.set(current);
-                Reloaded::New
-            }
+        if is_same {
+            Reloaded::Same
+        } else {
+            self.set(current);
+            Reloaded::New
         }
     }
 
@@ -221,13 +220,15 @@ impl Current {
             digest: Context::new(&SHA256),
             warnings: Vec::new(),
         };
-        let own = match settings.has_certificate() {
-            true => Some(read_own(settings, &mut content)?),
-            false => None,
+        let own = if settings.has_certificate() {
+            Some(read_own(settings, &mut content)?)
+        } else {
+            None
         };
-        let roots = match settings.has_authority() {
-            true => Some(Arc::new(read_roots(settings, &mut content)?)),
-            false => None,
+        let roots = if settings.has_authority() {
+            Some(Arc::new(read_roots(settings, &mut content)?))
+        } else {
+            None
         };
         let described = own
             .as_ref()
@@ -284,11 +285,12 @@ fn read_roots(settings: &Settings, content: &mut Content) -> Result<RootCertStor
             }
         }
     }
-    match roots.is_empty() {
-        true => Err(LoadError::NoCertificate {
+    if roots.is_empty() {
+        Err(LoadError::NoCertificate {
             path: settings.ca_dir.clone(),
-        }),
-        false => Ok(roots),
+        })
+    } else {
+        Ok(roots)
     }
 }
 
@@ -414,9 +416,10 @@ fn client_config(
             .map_err(refused(settings))?,
         None => builder.with_no_client_auth(),
     };
-    config.resumption = match settings.no_resumption {
-        true => Resumption::disabled(),
-        false => Resumption::in_memory_sessions(REMEMBERED_SESSIONS),
+    config.resumption = if settings.no_resumption {
+        Resumption::disabled()
+    } else {
+        Resumption::in_memory_sessions(REMEMBERED_SESSIONS)
     };
     Ok(config)
 }

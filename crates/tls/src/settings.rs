@@ -103,9 +103,10 @@ impl FromStr for Protocols {
                 }
             }
         }
-        match chosen.tls12 || chosen.tls13 {
-            true => Ok(chosen),
-            false => Ok(Protocols::default()),
+        if chosen.tls12 || chosen.tls13 {
+            Ok(chosen)
+        } else {
+            Ok(Protocols::default())
         }
     }
 }

@@ -34,9 +34,10 @@ pub fn set_bit(bytes: &mut [u8], at: usize, to: bool) -> bool {
     };
     let mask = 0x80 >> (at % 8);
     let before = *byte & mask != 0;
-    match to {
-        true => *byte |= mask,
-        false => *byte &= !mask,
+    if to {
+        *byte |= mask;
+    } else {
+        *byte &= !mask;
     }
     before
 }
@@ -92,9 +93,10 @@ pub fn field(bytes: &[u8], form: Form, at: usize) -> i128 {
 /// The lowest bits of a word as the field's number.
 fn read(word: u64, form: Form) -> i128 {
     let unused = 64 - form.bits;
-    match form.is_signed {
-        true => i128::from((word << unused) as i64 >> unused),
-        false => i128::from(word << unused >> unused),
+    if form.is_signed {
+        i128::from((word << unused) as i64 >> unused)
+    } else {
+        i128::from(word << unused >> unused)
     }
 }
 
@@ -108,9 +110,10 @@ pub fn set_field(bytes: &mut [u8], form: Form, at: usize, value: i128) {
 
 /// The number that a field takes for `value`; `None`: none.
 pub fn fit(value: i128, form: Form, overflow: Overflow) -> Option<i128> {
-    let (min, max) = match form.is_signed {
-        true => (-(1i128 << (form.bits - 1)), (1i128 << (form.bits - 1)) - 1),
-        false => (0, (1i128 << form.bits) - 1),
+    let (min, max) = if form.is_signed {
+        (-(1i128 << (form.bits - 1)), (1i128 << (form.bits - 1)) - 1)
+    } else {
+        (0, (1i128 << form.bits) - 1)
     };
     if (min..=max).contains(&value) {
         return Some(value);

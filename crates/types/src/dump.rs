@@ -169,9 +169,10 @@ pub(crate) fn write_string(out: &mut Vec<u8>, bytes: &[u8]) {
 pub fn restore(payload: &[u8]) -> Result<Value, Error> {
     let mut input = Input::of(content(payload)?);
     let value = value(&mut input)?;
-    match input.rest.is_empty() {
-        true => Ok(value),
-        false => Err(Error::Format),
+    if input.rest.is_empty() {
+        Ok(value)
+    } else {
+        Err(Error::Format)
     }
 }
 
@@ -198,9 +199,10 @@ fn value(input: &mut Input<'_>) -> Result<Value, Error> {
     let kind = input.byte()?;
     if kind == STRING {
         let string = input.string()?;
-        return match string.len() <= VALUE_BYTES_MAX {
-            true => Ok((string, false)),
-            false => Err(Error::Collection(crate::Error::Full)),
+        return if string.len() <= VALUE_BYTES_MAX {
+            Ok((string, false))
+        } else {
+            Err(Error::Collection(crate::Error::Full))
         };
     }
     let mut built = Built::default();

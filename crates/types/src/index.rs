@@ -112,9 +112,10 @@ mod tests {
         let mut index = Index::of(names.iter().copied().take(9));
         for (place, name) in names.iter().enumerate().skip(9) {
             assert_eq!(index.find(name, |at| names[at] == *name), None);
-            match index.has_room() {
-                true => index.add(name, place),
-                false => index = Index::of(names.iter().copied().take(place + 1)),
+            if index.has_room() {
+                index.add(name, place)
+            } else {
+                index = Index::of(names.iter().copied().take(place + 1));
             }
         }
         for (place, name) in names.iter().enumerate() {

@@ -41,9 +41,10 @@ fn read(mut bytes: &[u8], n: usize) -> Result<Vec<Text<'_>>, Error> {
 /// All items, which are `n`: other bytes do not follow them.
 fn read_all(mut bytes: &[u8], n: usize) -> Result<Vec<Text<'_>>, Error> {
     let items = take(&mut bytes, n)?;
-    match bytes.is_empty() {
-        true => Ok(items),
-        false => Err(Error::Damaged),
+    if bytes.is_empty() {
+        Ok(items)
+    } else {
+        Err(Error::Damaged)
     }
 }
 

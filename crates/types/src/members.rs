@@ -126,9 +126,10 @@ impl Members {
                 next.add(&member, place);
             }
         }
-        match end < all {
-            true => self.next = Some((next, end)),
-            false => self.index = Some(next),
+        if end < all {
+            self.next = Some((next, end));
+        } else {
+            self.index = Some(next);
         }
     }
 

@@ -200,9 +200,10 @@ pub fn each<'a, I: Item<'a>>(
         let (name, item) = element(&mut bytes).ok_or(Error::Damaged)?;
         take(name, item);
     }
-    match bytes.is_empty() {
-        true => Ok(()),
-        false => Err(Error::Damaged),
+    if bytes.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Damaged)
     }
 }
 
@@ -227,9 +228,10 @@ pub fn members_from<'a>(
             return Ok(Some(at + 1));
         }
     }
-    match bytes.is_empty() {
-        true => Ok(None),
-        false => Err(Error::Damaged),
+    if bytes.is_empty() {
+        Ok(None)
+    } else {
+        Err(Error::Damaged)
     }
 }
 

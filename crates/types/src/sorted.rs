@@ -188,13 +188,19 @@ impl<'a> Sorted<'a> {
     /// Ranks of the members with scores from `min` to `max`.
     pub fn ranks_of_scores(&mut self, min: ScoreEnd, max: ScoreEnd) -> Range<usize> {
         let elements = self.elements();
-        let start = elements.partition_point(|(_, score)| match min.is_open {
-            true => *score <= min.score,
-            false => *score < min.score,
+        let start = elements.partition_point(|(_, score)| {
+            if min.is_open {
+                *score <= min.score
+            } else {
+                *score < min.score
+            }
         });
-        let end = elements.partition_point(|(_, score)| match max.is_open {
-            true => *score < max.score,
-            false => *score <= max.score,
+        let end = elements.partition_point(|(_, score)| {
+            if max.is_open {
+                *score < max.score
+            } else {
+                *score <= max.score
+            }
         });
         start..end.max(start)
     }

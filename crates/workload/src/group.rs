@@ -188,9 +188,12 @@ pub(crate) fn replies(prefix: &str, input: &Input, replies: &[Reply]) -> Option<
             .any(|known| text.starts_with(known)),
         _ => true,
     };
-    let all = results.iter().map(|reply| match is_expected(reply) {
-        true => recorded(prefix, reply),
-        false => None,
+    let all = results.iter().map(|reply| {
+        if is_expected(reply) {
+            recorded(prefix, reply)
+        } else {
+            None
+        }
     });
     all.collect()
 }

@@ -244,9 +244,12 @@ impl Workload {
         let (clock, natives) = (self.clock, self.arguments.native_clients);
         let count = self.workers.len();
         // Native clients, which come first, read no groups.
-        let reader = |which: usize, is_group: bool| match is_group {
-            true => natives + which % (count - natives),
-            false => which % count,
+        let reader = |which: usize, is_group: bool| {
+            if is_group {
+                natives + which % (count - natives)
+            } else {
+                which % count
+            }
         };
         let results: Vec<(usize, Result<Record, String>)> = std::thread::scope(|scope| {
             let all = &all;

@@ -100,9 +100,10 @@ impl Worker {
     /// standstill of the machine.
     pub(crate) fn run(&mut self, plan: &Plan) -> (Vec<Record>, Summary) {
         let keys = plan.keys();
-        let keys = match self.asker.is_native() {
-            true => keys[..plan.registers + plan.counters].to_vec(),
-            false => keys,
+        let keys = if self.asker.is_native() {
+            keys[..plan.registers + plan.counters].to_vec()
+        } else {
+            keys
         };
         if keys.is_empty() {
             return (Vec::new(), Summary::default());
@@ -234,9 +235,10 @@ impl Worker {
         clock: Clock,
         deadline: Instant,
     ) -> Result<Record, String> {
-        let input = match is_group {
-            true => group::read(),
-            false => Input::new(Op::Read),
+        let input = if is_group {
+            group::read()
+        } else {
+            Input::new(Op::Read)
         };
         let mut last = NO_TIME.to_owned();
         while Instant::now() < deadline {

@@ -329,9 +329,10 @@ fn scan_one(
             pairs(server, keys, out)?;
         } else {
             for key in keys {
-                match args.null {
-                    true => out.ended_by_zero(key)?,
-                    false => out.line(key)?,
+                if args.null {
+                    out.ended_by_zero(key)?
+                } else {
+                    out.line(key)?
                 }
             }
         }

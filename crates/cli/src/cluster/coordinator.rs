@@ -414,9 +414,10 @@ impl CoordinatorArgs {
                 self.insecure_bind || encrypts(address)
             })?),
         };
-        let admin_identity = match admin.is_some_and(encrypts) {
-            true => Some(self.tls.identity_for_browsers()?),
-            false => None,
+        let admin_identity = if admin.is_some_and(encrypts) {
+            Some(self.tls.identity_for_browsers()?)
+        } else {
+            None
         };
         let may_be_open = |_| self.insecure_bind || identity.is_some();
         Ok(Options {

@@ -68,9 +68,10 @@ pub(crate) fn look(config: &ServerConfig, login: &LoginArgs) -> Result<Overview,
         coordinator: config.coordinator.split(',').map(str::to_owned).collect(),
         cluster: None,
         cluster_token_file: has_token.then(|| file(&config.cluster_token_file)),
-        tls: match config.tls_cluster {
-            true => TlsArgs::of(&files),
-            false => TlsArgs::default(),
+        tls: if config.tls_cluster {
+            TlsArgs::of(&files)
+        } else {
+            TlsArgs::default()
         },
         timeout: PATIENCE,
         json: false,

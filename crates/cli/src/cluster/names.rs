@@ -49,10 +49,7 @@ pub(super) fn server<'s>(status: &'s Status, text: &str) -> Result<&'s ServerEnt
             .take(20)
             .map(|entry| format!("{} at {}", entry.server, entry.addresses.native))
             .collect();
-        let up = match up.is_empty() {
-            true => "none".to_owned(),
-            false => up.join(", "),
-        };
+        let up = if up.is_empty() { "none".to_owned() } else { up.join(", ") };
         Failure::Coordinator(format!(
             "no server `{text}` is a member; UP are: {up}. Name it as in `duramen status`: 2.1, 2, or an address"
         ))

@@ -72,9 +72,10 @@ mod tests {
             },
             disk: u64::from(n),
             read_bytes_per_s: 0,
-            status: match n < up {
-                true => ServerStatus::Up,
-                false => ServerStatus::Crashed,
+            status: if n < up {
+                ServerStatus::Up
+            } else {
+                ServerStatus::Crashed
             },
             draining: false,
             unused: None,

@@ -526,9 +526,10 @@ impl Up {
             }
             for child in self.children() {
                 if let Some(ended) = child.ended() {
-                    let then = match args.no_restart {
-                        true => "the others go on".to_owned(),
-                        false => format!("it is started again in {} s", AGAIN.as_secs()),
+                    let then = if args.no_restart {
+                        "the others go on".to_owned()
+                    } else {
+                        format!("it is started again in {} s", AGAIN.as_secs())
                     };
                     eprintln!("{ended}; {then}");
                     child.due = (!args.no_restart).then(|| Instant::now() + AGAIN);

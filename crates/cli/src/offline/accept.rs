@@ -78,9 +78,10 @@ pub(crate) fn run(args: &AcceptArgs, dir: &Path, json: bool) -> ExitCode {
     if is_accepted && let Err(error) = accept(&*place.disk, &found.losses) {
         return cannot_look(&format!("{}: {error}", dir.display()));
     }
-    match json {
-        true => print_json(&found, &token, is_accepted),
-        false => print_lines(&found, dir, &token, is_accepted),
+    if json {
+        print_json(&found, &token, is_accepted)
+    } else {
+        print_lines(&found, dir, &token, is_accepted)
     }
     let is_whole = found.losses.is_empty() && found.others.is_empty();
     let is_settled = is_accepted && found.others.is_empty();

@@ -254,12 +254,13 @@ fn segments(
         let counts = listed
             .as_ref()
             .is_none_or(|(control, state)| id == *control || state.segments.contains_key(&id));
-        match counts {
-            true => out.damage(&problem),
-            false => out.line(
+        if counts {
+            out.damage(&problem)
+        } else {
+            out.line(
                 &format!("segment {id} is not part of the data any more: {problem}"),
                 json!({ "segment": id.0, "unlisted": problem }),
-            ),
+            )
         }
     }
     Ok(())

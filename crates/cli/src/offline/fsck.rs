@@ -166,11 +166,12 @@ fn refuse(place: &StoreDirectory, error: &duramen_backup::Error, json: bool) -> 
 
 /// The remedy for a damaged store.
 fn advice(place: &str, is_readable: bool) -> String {
-    let repair = match is_readable {
-        true => format!(
+    let repair = if is_readable {
+        format!(
             ", or copy what can be proved into a new directory (`duramen fsck --repair {place} --out NEW`), or let the server start without what is lost (`duramen accept-loss {place}` lists it)"
-        ),
-        false => String::new(),
+        )
+    } else {
+        String::new()
     };
     format!(
         "to recover: restore the last snapshot (`duramen restore SNAPSHOT DIR`){repair}; keep this directory as it is until then"
@@ -259,9 +260,10 @@ impl Report {
         self.facts.insert("frames_written".to_owned(), json!(used));
         for (frame, is_mendable) in damaged {
             // The segments will show whether anything is missing.
-            let what = match is_mendable {
-                true => "has a flipped bit",
-                false => "is damaged or torn",
+            let what = if is_mendable {
+                "has a flipped bit"
+            } else {
+                "is damaged or torn"
             };
             self.notes
                 .push(format!("frame {frame}: a certificate {what}"));

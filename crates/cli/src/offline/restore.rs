@@ -88,9 +88,10 @@ pub(super) fn run(args: &RestoreArgs) -> Result<ExitCode, String> {
             args.snapshot.display()
         ));
     }
-    let key = match args.decrypt {
-        true => None,
-        false => args.new_key.source()?.or_else(|| place.disk.key().cloned()),
+    let key = if args.decrypt {
+        None
+    } else {
+        args.new_key.source()?.or_else(|| place.disk.key().cloned())
     };
     let to = keyed(Arc::new(OsDisk::new(&args.dir, Mode::Buffered)), key);
     let restore = match Restore::begin(&*place.disk, to) {

@@ -39,9 +39,10 @@ pub(super) fn check(config: &ServerConfig, use_snapshot: bool) -> Result<(), Str
     if beside.is_empty() && !is_named_as_snapshot(&dir) {
         return Ok(());
     }
-    let found = match beside.is_empty() {
-        true => String::new(),
-        false => format!(" There are snapshots in {}.", list(&beside)),
+    let found = if beside.is_empty() {
+        String::new()
+    } else {
+        format!(" There are snapshots in {}.", list(&beside))
     };
     Err(format!(
         "`{shown}` does not exist, and would become an empty store; by its place or name it was to be a snapshot.{found} \

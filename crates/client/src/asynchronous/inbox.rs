@@ -122,16 +122,18 @@ impl Inbox {
 
     /// The error of an operation whose result is lost with the client.
     pub fn lost(&self, may_be_done: bool) -> Error {
-        let why = match self.is_inherited() {
-            true => "this process was forked from the client's",
-            false => self.state().closed.unwrap_or("its thread has ended"),
+        let why = if self.is_inherited() {
+            "this process was forked from the client's"
+        } else {
+            self.state().closed.unwrap_or("its thread has ended")
         };
-        match may_be_done {
-            true => Error::OutcomeUnknown {
+        if may_be_done {
+            Error::OutcomeUnknown {
                 deadline: self.deadline,
                 last: format!("the client has ended: {why}"),
-            },
-            false => Error::Closed(why),
+            }
+        } else {
+            Error::Closed(why)
         }
     }
 

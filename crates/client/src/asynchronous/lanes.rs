@@ -29,9 +29,10 @@ pub(super) enum Class {
 
 impl Class {
     pub fn of(work: &impl AsWork) -> Class {
-        match work.as_work().mutates() {
-            true => Class::Write,
-            false => Class::Read,
+        if work.as_work().mutates() {
+            Class::Write
+        } else {
+            Class::Read
         }
     }
 }
@@ -62,9 +63,10 @@ impl Lane {
             bytes += call.bytes();
             !is_more || bytes <= BATCH_BYTES_MAX
         };
-        let limit = match self.batches < BATCHES_MAX {
-            true => BATCH_CALLS_MAX,
-            false => 0,
+        let limit = if self.batches < BATCHES_MAX {
+            BATCH_CALLS_MAX
+        } else {
+            0
         };
         let count = self.queue.iter().take(limit);
         let count = count.take_while(|call| fits(call)).count();

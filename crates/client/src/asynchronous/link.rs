@@ -358,9 +358,10 @@ impl Link {
             self.sent = 0;
         }
         if needs_room != self.watches_room {
-            let flags = match needs_room {
-                true => EventFlags::IN | EventFlags::OUT,
-                false => EventFlags::IN,
+            let flags = if needs_room {
+                EventFlags::IN | EventFlags::OUT
+            } else {
+                EventFlags::IN
             };
             let watched = epoll::modify(&poller.0, fd, EventData::new_u64(token as u64), flags);
             watched.map_err(|error| error.to_string())?;

@@ -263,9 +263,10 @@ impl Core {
         if let Some((error, until_us)) = denied {
             // The plan may have found more parts without a server.
             self.fail_needy(now_us, batch, &error);
-            return match batch.is_done() {
-                true => Next::Done,
-                false => Self::wait(now_us, batch, until_us),
+            return if batch.is_done() {
+                Next::Done
+            } else {
+                Self::wait(now_us, batch, until_us)
             };
         }
         if now_us < self.map_asked_until_us {

@@ -472,9 +472,10 @@ fn a_refusal_after_a_copy_without_an_answer_does_not_say_that_nothing_was_done()
         core.failed(now_us, &mut batch, &first, "no answer in time");
         let again = send(&mut core, &mut now_us, &mut batch, &map(1, FIRST));
         let reason = "no right to this key";
-        let reply = match by_trouble {
-            true => Reply::Trouble(Trouble::NotPermitted { reason }),
-            false => problem(Problem::Failed { reason }),
+        let reply = if by_trouble {
+            Reply::Trouble(Trouble::NotPermitted { reason })
+        } else {
+            problem(Problem::Failed { reason })
         };
         core.answered(now_us, &mut batch, &again, reply);
         assert!(matches!(result(batch), Err(Error::RefusedAgain(_))));

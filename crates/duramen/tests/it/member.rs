@@ -721,9 +721,10 @@ fn a_flipped_bit_is_sent_as_it_was_certified() {
         let engine = cluster.store.engine();
         let flip = || assert!(engine.flip_bits(T, b"late", &VALUE_BITS[..1]));
         let nothing = || {};
-        let position = match before {
-            true => damaged_write(&cluster, [&flip, &nothing]),
-            false => damaged_write(&cluster, [&nothing, &flip]),
+        let position = if before {
+            damaged_write(&cluster, [&flip, &nothing])
+        } else {
+            damaged_write(&cluster, [&nothing, &flip])
         };
         let log = cluster.store.log().unwrap();
         cluster.settle(&mut random, || log.reached(&position) >= Level::Synced);

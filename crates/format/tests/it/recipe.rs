@@ -113,10 +113,7 @@ proptest! {
         for (id, entries) in (1..).zip(&segments) {
             let drawn: Vec<Drawn> = entries.iter().map(|(drawn, ..)| drawn.clone()).collect();
             let original = segment(id, &drawn);
-            let first = entries.iter().map(|(_, first, _)| match compacted {
-                true => *first,
-                false => Fate::Kept,
-            });
+            let first = entries.iter().map(|(_, first, _)| if compacted { *first } else { Fate::Kept });
             let first: Vec<Fate> = first.collect();
             let mut memory = original[..HEADER_BYTES].to_vec();
             clean(&original, &first, &mut memory);

@@ -160,9 +160,12 @@ impl World {
 
     /// Writes, removes and writes again every key.
     pub(super) fn last_writes(&mut self) {
-        let of = |key| match self.is_counter(key) {
-            true => vec![(key, Last::Write)],
-            false => vec![(key, Last::Write), (key, Last::Remove), (key, Last::Write)],
+        let of = |key| {
+            if self.is_counter(key) {
+                vec![(key, Last::Write)]
+            } else {
+                vec![(key, Last::Write), (key, Last::Remove), (key, Last::Write)]
+            }
         };
         let last = self.present_keys().into_iter().flat_map(of).collect();
         self.ask_at_the_end(last);
@@ -425,9 +428,10 @@ impl World {
             _ => return Err(Answer::Again),
         }
         let has_twin = route(&twins::twin_of(&bytes)) == Route::Serve;
-        match is_twin(key) && !has_twin {
-            true => Err(Answer::Again),
-            false => Ok(()),
+        if is_twin(key) && !has_twin {
+            Err(Answer::Again)
+        } else {
+            Ok(())
         }
     }
 
@@ -463,9 +467,10 @@ impl World {
         let mut session = store.engine().session().expect("few sessions");
         let mut guard = session.pin();
         let table = self.tables.table_of(request.key);
-        let done = match is_twin(request.key) {
-            true => self.does_twins(n, &mut guard, table, &request),
-            false => act(&mut guard, table, &request, self.is_counter(request.key)),
+        let done = if is_twin(request.key) {
+            self.does_twins(n, &mut guard, table, &request)
+        } else {
+            act(&mut guard, table, &request, self.is_counter(request.key))
         };
         let position = guard.order().take_position();
         drop(guard);

@@ -254,10 +254,7 @@ impl World {
                 self.ends_after(for_us, fault);
             }
             Fault::CoordinatorBlind { denied, for_us } => {
-                let sign = match denied {
-                    true => Sign::Denied,
-                    false => Sign::Unknown,
-                };
+                let sign = if denied { Sign::Denied } else { Sign::Unknown };
                 self.coordinators[n].blind = Some((sign, self.now_us + for_us));
             }
             _ => unreachable!("no fault of a coordinator"),
@@ -336,9 +333,10 @@ impl World {
         };
         machine.cut_us = Some(down_us);
         let at = machine.disk.operations() + operations;
-        let fault = match within {
-            true => DiskFault::PowerCutWithin,
-            false => DiskFault::PowerCut,
+        let fault = if within {
+            DiskFault::PowerCutWithin
+        } else {
+            DiskFault::PowerCut
         };
         machine.disk.inject(at, fault);
         if within {
@@ -484,9 +482,10 @@ impl World {
             Fault::Misdirected {
                 operations, lost, ..
             } => {
-                let fault = match lost {
-                    true => DiskFault::Lost,
-                    false => DiskFault::Misdirected,
+                let fault = if lost {
+                    DiskFault::Lost
+                } else {
+                    DiskFault::Misdirected
                 };
                 disk.inject(disk.operations() + operations, fault);
                 self.coverage.fired(Class::Misdirected);

@@ -104,9 +104,10 @@ impl Plan {
         let starts_us: Vec<u64> = starts_us.collect();
         let coordinators = random.one_in(2);
         let (is_slow, is_clean) = (random.one_in(3), random.one_in(2));
-        let step_us = match is_slow {
-            true => [300 * MS, SECOND, 2 * SECOND][random.index(3)],
-            false => 0,
+        let step_us = if is_slow {
+            [300 * MS, SECOND, 2 * SECOND][random.index(3)]
+        } else {
+            0
         };
         let all_us = step_us * self.servers as u64 + SECOND;
         self.load_us = stop_us + all_us + SECOND + HOME_US;
@@ -295,9 +296,10 @@ impl World {
                 })
             })
         };
-        match self.run(STUCK_US, STEP_US, is_durable) {
-            true => Ok(()),
-            false => Err("the bulk data does not become durable".to_owned()),
+        if self.run(STUCK_US, STEP_US, is_durable) {
+            Ok(())
+        } else {
+            Err("the bulk data does not become durable".to_owned())
         }
     }
 
@@ -405,13 +407,15 @@ impl World {
                 "the others do not serve the data of server {missing}: {now:?}"
             ));
         }
-        let why = match has_backups {
-            true => "room ",
-            false => "servers are up",
+        let why = if has_backups {
+            "room "
+        } else {
+            "servers are up"
         };
-        match now.iter().any(|text| text.contains(why)) {
-            true => Ok(()),
-            false => Err(format!("status does not say why data waits: {now:?}")),
+        if now.iter().any(|text| text.contains(why)) {
+            Ok(())
+        } else {
+            Err(format!("status does not say why data waits: {now:?}"))
         }
     }
 

@@ -72,9 +72,10 @@ impl Mood {
             let slow_us = state.slow_us;
             state.took_us += state.random.below(slow_us);
         }
-        let one_in = match is_read {
-            true => state.reads_fail,
-            false => state.writes_fail,
+        let one_in = if is_read {
+            state.reads_fail
+        } else {
+            state.writes_fail
         };
         if one_in > 0 && state.random.one_in(one_in) {
             state.failures += 1;

@@ -54,12 +54,11 @@ impl World {
             _ => cluster_id == ClusterId::NONE,
         };
         let knows = self.machines[server].generation.is_multiple_of(2);
-        let input = match is_new || knows {
-            true => {
-                self.nobody_answers(reply.0);
-                Input::Foreign { cluster_id }
-            }
-            false => input,
+        let input = if is_new || knows {
+            self.nobody_answers(reply.0);
+            Input::Foreign { cluster_id }
+        } else {
+            input
         };
         let now_us = self.coordinators[n].clock(self.now_us);
         if let Some(foreign) = self.coordinators[n].foreign.as_mut().filter(|_| !is_new) {

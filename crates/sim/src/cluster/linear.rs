@@ -122,10 +122,13 @@ impl Register {
             (Action::Create(_), Found::Refused { current }) => {
                 self.may_be_there(event).then(|| self.at(current?))?
             }
-            (Action::Create(value), Found::Nothing) => match self.may_be_gone(event) {
-                true => self.put(value, None),
-                false => Some(self),
-            },
+            (Action::Create(value), Found::Nothing) => {
+                if self.may_be_gone(event) {
+                    self.put(value, None)
+                } else {
+                    Some(self)
+                }
+            }
             (Action::Remove, Found::Removed { version }) => {
                 let before = self.may_be_there(event).then(|| self.at(version))?;
                 let floor = before?.floor;

@@ -220,9 +220,10 @@ impl Net {
         let again = again.then(|| {
             coverage.fired(Class::Duplicate);
             // Some arrive long after their requests have ended.
-            let most_us = match random.one_in(8) {
-                true => self.late_us,
-                false => 20 * self.latency_us,
+            let most_us = if random.one_in(8) {
+                self.late_us
+            } else {
+                20 * self.latency_us
             };
             delay_us + random.below(most_us)
         });

@@ -617,9 +617,10 @@ impl Plan {
     /// The initial offset of a server's wall clock.
     pub(super) fn wall_offset_ms(&self, n: usize) -> i64 {
         let mut random = Random::new(self.seed ^ 0x0063_6c6f_636b ^ (n as u64) << 56);
-        match self.clocks {
-            true => some_offset_ms(&mut random),
-            false => 0,
+        if self.clocks {
+            some_offset_ms(&mut random)
+        } else {
+            0
         }
     }
 

@@ -105,9 +105,10 @@ impl World {
             return number;
         }
         let newest = self.tables.ids.len() as u64 - 1;
-        match newest > 1 && self.random.one_in(8) {
-            true => number + (newest - 1) * KEYS,
-            false => number + newest * KEYS,
+        if newest > 1 && self.random.one_in(8) {
+            number + (newest - 1) * KEYS
+        } else {
+            number + newest * KEYS
         }
     }
 

@@ -144,9 +144,10 @@ impl<'a> Node<'a> {
             }
             self.text(value);
         }
-        let elements = match is_common {
-            true => pairs.len() + 3,
-            false => 2 * pairs.len() + 4,
+        let elements = if is_common {
+            pairs.len() + 3
+        } else {
+            2 * pairs.len() + 4
         };
         self.number(elements as i64);
         self.count += 1;

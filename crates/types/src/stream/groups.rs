@@ -268,9 +268,10 @@ pub fn insert<'a>(groups: &mut Vec<Group<'a>>, group: Group<'a>) -> bool {
 }
 
 fn decode(mut bytes: &[u8], members: usize) -> Option<Vec<Group<'_>>> {
-    let number = match bytes.is_empty() {
-        true => 0,
-        false => read_varint(&mut bytes)?,
+    let number = if bytes.is_empty() {
+        0
+    } else {
+        read_varint(&mut bytes)?
     };
     let mut groups: Vec<Group<'_>> = reserved(number, bytes, LEAST_BYTES[0]);
     let mut counted = 0;

@@ -106,9 +106,10 @@ impl Id {
     fn write_step(self, to: Id, out: &mut Vec<u8>) {
         debug_assert!(self <= to);
         write_varint(out, to.ms.wrapping_sub(self.ms));
-        match to.ms == self.ms {
-            true => write_varint(out, to.seq.wrapping_sub(self.seq)),
-            false => write_varint(out, to.seq),
+        if to.ms == self.ms {
+            write_varint(out, to.seq.wrapping_sub(self.seq))
+        } else {
+            write_varint(out, to.seq)
         }
     }
 }
@@ -267,9 +268,10 @@ impl<'a> Stream<'a> {
         for piece in [&self.common[..], self.old, &self.new, groups] {
             out.extend_from_slice(piece);
         }
-        match out.len() <= VALUE_BYTES_MAX {
-            true => Ok(()),
-            false => Err(Error::Full),
+        if out.len() <= VALUE_BYTES_MAX {
+            Ok(())
+        } else {
+            Err(Error::Full)
         }
     }
 

@@ -127,10 +127,11 @@ proptest! {
                 set.store(parts)
             }).unwrap();
             for (name, score) in pairs {
-                match removes {
-                    true => model.remove(name),
-                    false => model.insert(name.clone(), *score),
-                };
+                if *removes {
+                    model.remove(name);
+                } else {
+                    model.insert(name.clone(), *score);
+                }
             }
         }
         let expected = model.iter().map(|(name, score)| (*score, name.clone()));

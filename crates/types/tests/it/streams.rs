@@ -120,9 +120,10 @@ struct Model {
 impl Model {
     fn id(&self, at: &prop::sample::Index) -> Id {
         let ids: Vec<Id> = self.entries.keys().copied().collect();
-        match ids.is_empty() {
-            true => Id { ms: 1, seq: 1 },
-            false => ids[at.index(ids.len())],
+        if ids.is_empty() {
+            Id { ms: 1, seq: 1 }
+        } else {
+            ids[at.index(ids.len())]
         }
     }
 

@@ -67,9 +67,10 @@ impl From<&[u8]> for Slice {
 impl From<Vec<u8>> for Slice {
     fn from(bytes: Vec<u8>) -> Slice {
         let range = 0..bytes.len();
-        match range.is_empty() {
-            true => Slice::default(),
-            false => Slice::of(Arc::new(bytes), range),
+        if range.is_empty() {
+            Slice::default()
+        } else {
+            Slice::of(Arc::new(bytes), range)
         }
     }
 }

@@ -195,9 +195,10 @@ pub fn format_double(value: f64) -> String {
     let exponent: i32 = exponent.parse().unwrap_or(0);
     // The exponent of the last digit.
     let last = exponent - (digits - 1);
-    let is_plain = match last >= 0 {
-        true => exponent < digits + 7,
-        false => last > -7 || exponent.abs() < 4,
+    let is_plain = if last >= 0 {
+        exponent < digits + 7
+    } else {
+        last > -7 || exponent.abs() < 4
     };
     match is_plain {
         true => format!("{value}"),

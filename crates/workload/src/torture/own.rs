@@ -373,9 +373,10 @@ impl Own {
                 keys
             });
             let after: BTreeSet<Keys> = after.collect();
-            newest = match may_be_refused {
-                true => newest.union(&after).cloned().collect(),
-                false => after,
+            newest = if may_be_refused {
+                newest.union(&after).cloned().collect()
+            } else {
+                after
             };
             all.extend(newest.iter().cloned());
             if all.len() > STATES_MAX {

@@ -98,9 +98,10 @@ fn compare(found: &[Circle], known: &[Known], complaints: &mut Vec<String>) {
             }
             continue;
         }
-        let fault = match rows.is_empty() {
-            true => "modules that import each other in a circle",
-            false => "a circle of modules has grown",
+        let fault = if rows.is_empty() {
+            "modules that import each other in a circle"
+        } else {
+            "a circle of modules has grown"
         };
         let of_new = circle.ties.iter().filter(|(from, to, _)| {
             rows.len() > 1 || joined.contains(&from) || joined.contains(&to)

@@ -40,9 +40,10 @@ fn headings(page: &str) -> Headings<'_> {
 }
 
 fn check_text(text: &Text, headings: &Headings<'_>, complaints: &mut Vec<String>) {
-    let starts: &[&str] = match text.file == PAGE {
-        true => &["(\"", "*"],
-        false => &["docs/protocols.md, "],
+    let starts: &[&str] = if text.file == PAGE {
+        &["(\"", "*"]
+    } else {
+        &["docs/protocols.md, "]
     };
     for paragraph in text.lines.split(|(_, line)| line.is_empty()) {
         for (index, (number, line)) in paragraph.iter().enumerate() {

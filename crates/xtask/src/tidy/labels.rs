@@ -256,9 +256,12 @@ mod tests {
     fn complaints(files: &[(&str, &str)]) -> Vec<String> {
         let texts: Vec<Text> = files
             .iter()
-            .map(|(file, text)| match file.ends_with(".md") {
-                true => Text::of_page(Path::new(file), text),
-                false => Text::of_source(Path::new(file), text),
+            .map(|(file, text)| {
+                if file.ends_with(".md") {
+                    Text::of_page(Path::new(file), text)
+                } else {
+                    Text::of_source(Path::new(file), text)
+                }
             })
             .collect();
         let mut complaints = Vec::new();

@@ -142,13 +142,14 @@ fn without_code<'a>(lines: impl Iterator<Item = Line<'a>>) -> Vec<Line<'a>> {
     let kept = lines.map(|line| {
         let is_fence = line.text.starts_with("```");
         is_code ^= is_fence;
-        match is_code || is_fence {
-            true => Line {
+        if is_code || is_fence {
+            Line {
                 whole: "",
                 text: "",
                 ..line
-            },
-            false => line,
+            }
+        } else {
+            line
         }
     });
     kept.collect()

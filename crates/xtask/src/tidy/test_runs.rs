@@ -15,14 +15,15 @@ const COMMITS_MAX: u64 = 150;
 
 /// Lines to print: warnings, and a note if the age of the run is unknown.
 pub(super) fn notices(house: &House) -> Vec<String> {
-    let notice = match house.root.join(PAGE).exists() {
-        true => match read(&house.root.join(PAGE)) {
+    let notice = if house.root.join(PAGE).exists() {
+        match read(&house.root.join(PAGE)) {
             Ok(page) => notice(&page, |commit| commits_since(&house.root, commit)),
             Err(error) => Some(format!("warning: {error}")),
-        },
-        false => Some(format!(
+        }
+    } else {
+        Some(format!(
             "warning: {PAGE} is missing: no run of the whole test suite is recorded"
-        )),
+        ))
     };
     notice.into_iter().collect()
 }

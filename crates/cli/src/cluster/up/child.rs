@@ -126,9 +126,10 @@ impl Child {
     /// Starts it again after its end, with the addresses that it had. If that fails, it is due
     /// again after `pause`.
     pub(super) fn start_again(&mut self, pause: Duration) {
-        let flags = match self.is_coordinator() {
-            true => &ADDRESSES[..],
-            false => &PORTS[..],
+        let flags = if self.is_coordinator() {
+            &ADDRESSES[..]
+        } else {
+            &PORTS[..]
         };
         let mut words = self.words.clone();
         for (flag, field) in flags {

@@ -326,9 +326,10 @@ fn stores_with_a_lost_slot() -> Vec<(SimDisk, Vec<u64>)> {
     for (frame, pair) in (0..SMALL.frames).zip(bytes.chunks_exact(2 * SLOT_BYTES as usize)) {
         let (first, second) = pair.split_at(SLOT_BYTES as usize);
         let stamp = |slot| Slot::decode(slot).map_or(0, |slot| slot.stamp);
-        let (newest, older) = match stamp(first) > stamp(second) {
-            true => (0, second),
-            false => (1, first),
+        let (newest, older) = if stamp(first) > stamp(second) {
+            (0, second)
+        } else {
+            (1, first)
         };
         for with in [older, &[0; SLOT_BYTES as usize]] {
             let disk = base.copy(7);

@@ -100,12 +100,13 @@ impl Credentials<'_> {
 
     /// Whether the ids are of the same cluster (S4).
     fn agree_on_id(&self, theirs: ClusterId) -> Result<(), HelloError> {
-        match self.id.contradicts(theirs) {
-            true => Err(HelloError::OtherCluster {
+        if self.id.contradicts(theirs) {
+            Err(HelloError::OtherCluster {
                 ours: self.id,
                 theirs,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 }
@@ -254,9 +255,10 @@ impl Handshake {
         let Some(theirs) = parsed? else {
             return Ok(None);
         };
-        let (first, second) = match self.is_dialler {
-            true => (&self.ours, &theirs),
-            false => (&theirs, &self.ours),
+        let (first, second) = if self.is_dialler {
+            (&self.ours, &theirs)
+        } else {
+            (&theirs, &self.ours)
         };
         first.encode(&mut self.said);
         second.encode(&mut self.said);
@@ -358,13 +360,12 @@ impl Handshake {
         if !is_proof {
             return Err(HelloError::Proof);
         }
-        let (id, name) = match self.version >= WITH_IDS {
-            true => {
-                let parts = said.split_first_chunk::<ID_BYTES>();
-                let (id, name) = parts.ok_or(HelloError::Proof)?;
-                (ClusterId(u128::from_be_bytes(*id)), name)
-            }
-            false => (ClusterId::NONE, said),
+        let (id, name) = if self.version >= WITH_IDS {
+            let parts = said.split_first_chunk::<ID_BYTES>();
+            let (id, name) = parts.ok_or(HelloError::Proof)?;
+            (ClusterId(u128::from_be_bytes(*id)), name)
+        } else {
+            (ClusterId::NONE, said)
         };
         let name = std::str::from_utf8(name).map_err(|_| HelloError::Name)?;
         if name.len() > NAME_BYTES_MAX {

@@ -133,9 +133,10 @@ pub fn is_plain_opening(input: &[u8]) -> bool {
 pub fn parse_opening(input: &[u8]) -> Result<Option<Opening>, HelloError> {
     let common = input.len().min(MAGIC.len());
     if input.get(..common) != MAGIC.get(..common) {
-        return Err(match input.starts_with(&TLS_RECORD) {
-            true => HelloError::Encrypted,
-            false => HelloError::Magic,
+        return Err(if input.starts_with(&TLS_RECORD) {
+            HelloError::Encrypted
+        } else {
+            HelloError::Magic
         });
     }
     // The bytes after the versions depend on the version: an old opening may be shorter.
