@@ -17,13 +17,13 @@ pub use duramen_base::ids::Level;
 use duramen_base::units::MIB;
 pub use duramen_engine::Mode;
 pub use duramen_tls::ClientAuth;
-use duramen_wire::resp::Limits;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub mod certificates;
+mod check;
 pub mod clock;
 mod encryption;
 mod error;
@@ -67,11 +67,6 @@ pub const REDIS_VERSION_NUMBER: u32 = 0x0007_0400;
 /// preparation.
 pub const DIR_DEFAULT: &str = "duramen-data";
 
-/// The size of a few of the largest segments.
-const FLASH_BYTES_MIN: u64 = 64 << 20;
-/// Bytes of a request that gives a password, beside the password.
-const LOGIN_BYTES: usize = 128;
-const CLUSTER_NAME_MAX: usize = 64;
 const TOKEN_BYTES_MAX: usize = 1024;
 /// Shortest token: a shorter one could be guessed from a handshake that was observed.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -335,46 +330,7 @@ impl ServerConfig {
     /// # Errors
     /// [`ServerError::Config`] names the settings that do not fit together, and the remedy.
     pub fn check(&self) -> Result<(), ServerError> {
-        let refuse = |text: String| Err(ServerError::Config(text));
-        self.check_tls()?;
-        self.check_addresses()?;
-        self.check_memory()?;
-        if !self.local_ring_bytes.is_power_of_two() {
-            return refuse(format!(
-                "local-ring-size {} is not a power of two, for example 256kb",
-                format_size(self.local_ring_bytes as u64)
-            ));
-        }
-        if self.output_pause_bytes > self.output_limit_bytes {
-            return refuse(format!(
-                "output-pause ({}) is above output-limit ({}): no client would ever be paused before it is closed",
-                format_size(self.output_pause_bytes as u64),
-                format_size(self.output_limit_bytes as u64)
-            ));
-        }
-        if !self.access.aclfile.is_empty() && !self.access.users.is_empty() {
-            return refuse(
-                "users are configured by `aclfile` or by `users`, not by both: move them to the file"
-                    .to_owned(),
-            );
-        }
-        if self.unixsocket_mode().is_none() {
-            return refuse(format!(
-                "unixsocketperm `{}` is no octal mode, for example 700",
-                self.access.unixsocketperm
-            ));
-        }
-        if self.audit_classes().is_none() {
-            return refuse(format!(
-                "audit-log-classes `{}` must be names of {}, separated by commas",
-                self.access.audit_log_classes,
-                AUDIT_CLASSES.join(", ")
-            ));
-        }
-        self.check_password()?;
-        self.check_flash()?;
-        self.check_encryption()?;
-        self.check_member()
+        check::all(self)
     }
 
     /// The permissions of the Unix socket; `None`: they are no octal mode.
@@ -397,52 +353,6 @@ impl ServerConfig {
     /// Whether users are configured: they, and not `requirepass` alone, decide about passwords.
     pub fn has_users(&self) -> bool {
         !self.access.aclfile.is_empty() || !self.access.users.is_empty()
-    }
-
-    /// Refuses a password that no client could give, because its `AUTH` would be too long.
-    fn check_password(&self) -> Result<(), ServerError> {
-        let longest = Limits::unauthenticated().bulk_bytes_max;
-        let most = self
-            .preauth_limit_bytes
-            .min(longest)
-            .saturating_sub(LOGIN_BYTES);
-        if self.requirepass.len() > most {
-            return Err(ServerError::Config(format!(
-                "requirepass has {} bytes, and clients can give at most {most} (preauth-limit)",
-                self.requirepass.len()
-            )));
-        }
-        Ok(())
-    }
-
-    fn check_flash(&self) -> Result<(), ServerError> {
-        let refuse = |text: String| Err(ServerError::Config(text));
-        match (self.flash_file.is_empty(), self.flash_bytes) {
-            (true, 0) => Ok(()),
-            (true, _) => refuse(
-                "flash-size without flash-file: name the file or partition by `--flash-file`".to_owned(),
-            ),
-            (false, 0) => refuse(format!(
-                "flash-file without flash-size: set `--flash-size`, the size of the part of {} that may be used",
-                self.flash_file
-            )),
-            (false, bytes) if bytes < FLASH_BYTES_MIN => refuse(format!(
-                "flash-size {} is too small to be of use: the least is {}",
-                format_size(bytes),
-                format_size(FLASH_BYTES_MIN)
-            )),
-            (false, _) if self.mode == Mode::Cache && self.data_dir().is_some() => {
-                refuse(
-                    "a cache with flash keeps nothing on disk: leave out `flash-file`, or `dir` and `level`"
-                        .to_owned(),
-                )
-            }
-            (false, _) if self.cleaners == 0 => refuse(
-                "flash-file with `cleaners 0`: only cleaner threads wait for the device without delaying clients; set at least 1"
-                    .to_owned(),
-            ),
-            (false, _) => Ok(()),
-        }
     }
 
     /// Whether this server is a member of a cluster, or wants to become one.
@@ -479,50 +389,6 @@ impl ServerConfig {
             .map_or_else(String::new, IpAddr::to_string)
     }
 
-    fn check_member(&self) -> Result<(), ServerError> {
-        let refuse = |text: String| Err(ServerError::Config(text));
-        if !self.is_member() {
-            return Ok(());
-        }
-        for address in self.coordinators() {
-            let port = address.rsplit_once(':').map(|(_, port)| port.parse());
-            let Some(Ok(1u16..)) = port else {
-                return refuse(format!(
-                    "coordinator `{address}` is not host:port, for example 127.0.0.1:7400"
-                ));
-            };
-        }
-        let is_name = (1..=CLUSTER_NAME_MAX).contains(&self.cluster.len())
-            && !self.cluster.contains(char::is_whitespace);
-        if !is_name {
-            return refuse(format!(
-                "the cluster's name must have 1 to {CLUSTER_NAME_MAX} bytes, none of them blank"
-            ));
-        }
-        if !self.master && !self.backup {
-            return refuse("a member is a master, a backup, or both".to_owned());
-        }
-        if self.mode == Mode::Cache {
-            return refuse(
-                "a member of a cluster cannot be a cache: leave out `mode cache`".to_owned(),
-            );
-        }
-        if self.disk_mode == DiskMode::Raw {
-            return refuse(
-                "a member keeps its id in a directory: disk-mode raw is for single servers"
-                    .to_owned(),
-            );
-        }
-        let anywhere = self.bind.first().is_none_or(IpAddr::is_unspecified);
-        if self.announce.is_empty() && anywhere {
-            return refuse(
-                "others must know where to reach this member: name its host by `--announce`"
-                    .to_owned(),
-            );
-        }
-        Ok(())
-    }
-
     /// The data directory; None = in memory only: a cache, or level memory, without a directory. A
     /// running server keeps the one with which it was started.
     pub fn data_dir(&self) -> Option<PathBuf> {
@@ -554,14 +420,6 @@ impl ServerConfig {
             None if self.data_dir().is_some() => Level::Synced,
             None => Level::Memory,
         }
-    }
-
-    /// Addresses that the RESP listeners bind to.
-    pub fn resp_addresses(&self) -> Vec<SocketAddr> {
-        self.bind
-            .iter()
-            .map(|ip| SocketAddr::new(*ip, self.port))
-            .collect()
     }
 }
 

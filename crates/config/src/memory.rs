@@ -1,7 +1,6 @@
 //! The setting `memory`: its division between the engine and other users, and its highest value.
 
-use super::{ServerConfig, format_size};
-use crate::error::ServerError;
+use super::ServerConfig;
 use duramen_base::limits::{KEY_BYTES_MAX, STORE_BYTES_MIN, VALUE_BYTES_MAX};
 
 /// The heap of a server that writes to a directory: buffers for the disk, and memory that was freed
@@ -39,18 +38,6 @@ impl ServerConfig {
             self.memory_bytes = max;
         }
         is_above
-    }
-
-    pub(super) fn check_memory(&self) -> Result<(), ServerError> {
-        if self.memory_bytes_max == 0 || self.memory_bytes <= self.memory_bytes_max {
-            return Ok(());
-        }
-        Err(ServerError::Config(format!(
-            "memory ({}) is above memory-max ({}), up to which a server reserves address space at \
-             its start: set memory-max higher, and start the server again",
-            format_size(self.memory_bytes),
-            format_size(self.memory_bytes_max)
-        )))
     }
 
     /// The engine's part of `memory` at the start; `fetch_bytes`: those that each reactor thread

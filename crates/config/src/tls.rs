@@ -194,89 +194,89 @@ impl ServerConfig {
         let mut all = all.into_iter().flatten();
         all.find_map(|settings| Identity::prepare(settings).err())
     }
+}
 
-    pub(super) fn check_tls(&self) -> Result<(), ServerError> {
-        let refuse = |text: &str| Err(ServerError::Config(text.to_owned()));
-        let settings = self.tls_settings()?;
-        if let Some(cluster) = self.cluster_tls_settings()
-            && !(self.has_own_certificate() && cluster.has_authority())
-        {
-            return refuse(
-                "tls-cluster needs a certificate of the cluster's authority: set tls-cert-file, tls-key-file and tls-ca-cert-file; `duramen cert` makes them",
-            );
-        }
-        if !self.wants_tls() {
-            return Ok(());
-        }
-        let option = match self.tls_port {
-            0 => "admin-tls",
-            _ => "tls-port",
-        };
-        if !self.has_own_certificate() {
-            return Err(ServerError::Config(format!(
-                "{option} needs a certificate: set tls-cert-file and tls-key-file; `duramen cert init` makes them"
-            )));
-        }
-        if self.tls_port != 0 && self.tls_port == self.port {
-            return refuse("tls-port and port are the same: one of them must be another");
-        }
-        if self.tls_auth_clients != ClientAuth::No && !settings.has_authority() {
-            return refuse(
-                "clients must show a certificate, and there is no authority to check it against: set tls-ca-cert-file, or `tls-auth-clients no`",
-            );
-        }
-        Ok(())
+pub(super) fn check(config: &ServerConfig) -> Result<(), ServerError> {
+    let refuse = |text: &str| Err(ServerError::Config(text.to_owned()));
+    let settings = config.tls_settings()?;
+    if let Some(cluster) = config.cluster_tls_settings()
+        && !(has_own_certificate(config) && cluster.has_authority())
+    {
+        return refuse(
+            "tls-cluster needs a certificate of the cluster's authority: set tls-cert-file, tls-key-file and tls-ca-cert-file; `duramen cert` makes them",
+        );
     }
+    if !config.wants_tls() {
+        return Ok(());
+    }
+    let option = match config.tls_port {
+        0 => "admin-tls",
+        _ => "tls-port",
+    };
+    if !has_own_certificate(config) {
+        return Err(ServerError::Config(format!(
+            "{option} needs a certificate: set tls-cert-file and tls-key-file; `duramen cert init` makes them"
+        )));
+    }
+    if config.tls_port != 0 && config.tls_port == config.port {
+        return refuse("tls-port and port are the same: one of them must be another");
+    }
+    if config.tls_auth_clients != ClientAuth::No && !settings.has_authority() {
+        return refuse(
+            "clients must show a certificate, and there is no authority to check it against: set tls-ca-cert-file, or `tls-auth-clients no`",
+        );
+    }
+    Ok(())
+}
 
-    fn has_own_certificate(&self) -> bool {
-        !self.tls_cert_file.is_empty() && !self.tls_key_file.is_empty()
-    }
+fn has_own_certificate(config: &ServerConfig) -> bool {
+    !config.tls_cert_file.is_empty() && !config.tls_key_file.is_empty()
+}
 
-    /// The rule of addresses for all ports of this server.
-    pub(super) fn check_addresses(&self) -> Result<(), ServerError> {
-        let shows_certificate = self.tls_auth_clients == ClientAuth::Yes;
-        // `access::users` checks the users.
-        let has_password = !self.requirepass.is_empty() || self.has_users();
-        let resp = Exposed {
-            purpose: "RESP",
-            addresses: &self.bind,
-            is_encrypted: false,
-            has_credentials: has_password,
-            encrypt: ENCRYPT_RESP,
-            protect: PROTECT_RESP,
-        };
-        let resp_tls = Exposed {
-            purpose: "RESP over TLS",
-            is_encrypted: true,
-            has_credentials: has_password || shows_certificate,
-            protect: "set `--requirepass` or `--tls-auth-clients yes`",
-            ..resp
-        };
-        let native = Exposed {
-            purpose: "the native protocol",
-            is_encrypted: self.tls_cluster,
-            has_credentials: true,
-            encrypt: "give members, coordinators and clients certificates and set \
-                      `--tls-cluster=yes`",
-            ..resp
-        };
-        let admin = Exposed {
-            purpose: "admin HTTP",
-            addresses: &self.admin_bind,
-            is_encrypted: self.admin_wants_tls(),
-            has_credentials: true, // it only reads
-            encrypt: ENCRYPT_ADMIN,
-            protect: "",
-        };
-        let ports = [
-            (self.serves_plain(), resp),
-            (self.tls_port != 0, resp_tls),
-            (self.is_member(), native),
-            (self.admin, admin),
-        ];
-        for (_, port) in ports.iter().filter(|(is_served, _)| *is_served) {
-            check_exposed(port, self.insecure_bind).map_err(ServerError::Config)?;
-        }
-        Ok(())
+/// The rule of addresses for all ports of this server.
+pub(super) fn check_addresses(config: &ServerConfig) -> Result<(), ServerError> {
+    let shows_certificate = config.tls_auth_clients == ClientAuth::Yes;
+    // `access::users` checks the users.
+    let has_password = !config.requirepass.is_empty() || config.has_users();
+    let resp = Exposed {
+        purpose: "RESP",
+        addresses: &config.bind,
+        is_encrypted: false,
+        has_credentials: has_password,
+        encrypt: ENCRYPT_RESP,
+        protect: PROTECT_RESP,
+    };
+    let resp_tls = Exposed {
+        purpose: "RESP over TLS",
+        is_encrypted: true,
+        has_credentials: has_password || shows_certificate,
+        protect: "set `--requirepass` or `--tls-auth-clients yes`",
+        ..resp
+    };
+    let native = Exposed {
+        purpose: "the native protocol",
+        is_encrypted: config.tls_cluster,
+        has_credentials: true,
+        encrypt: "give members, coordinators and clients certificates and set \
+                  `--tls-cluster=yes`",
+        ..resp
+    };
+    let admin = Exposed {
+        purpose: "admin HTTP",
+        addresses: &config.admin_bind,
+        is_encrypted: config.admin_wants_tls(),
+        has_credentials: true, // it only reads
+        encrypt: ENCRYPT_ADMIN,
+        protect: "",
+    };
+    let ports = [
+        (config.serves_plain(), resp),
+        (config.tls_port != 0, resp_tls),
+        (config.is_member(), native),
+        (config.admin, admin),
+    ];
+    for (_, port) in ports.iter().filter(|(is_served, _)| *is_served) {
+        check_exposed(port, config.insecure_bind).map_err(ServerError::Config)?;
     }
+    Ok(())
 }
