@@ -1,8 +1,9 @@
 //! Rules for each Rust file: it opens with its purpose, keeps within its length, holds no
-//! placeholder, and uses `unsafe` only if docs/unsafe.md lists it.
+//! placeholder, lies in the folder of its modules, and uses `unsafe` only if docs/unsafe.md lists
+//! it.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{House, read, rows_below};
 
@@ -11,6 +12,35 @@ use super::{House, read, rows_below};
 const LINES_MAX: usize = 800;
 const LONG: [(&str, &str); 0] = [];
 
+/// Files `x.rs` with modules in the folder `x` that are left; no new one may be added.
+const BESIDE: &[&str] = &[
+    "crates/cluster/tests/it/coordinator/life.rs",
+    "crates/cluster/tests/it/coordinator/recovery.rs",
+    "crates/cluster/tests/it/replication/losses.rs",
+    "crates/cluster/tests/it/replication/schedules.rs",
+    "crates/coordinator/src/driver.rs",
+    "crates/engine/src/cleaner/expire.rs",
+    "crates/engine/src/cleaner/select.rs",
+    "crates/engine/src/log/swap.rs",
+    "crates/engine/src/write.rs",
+    "crates/net/src/hub.rs",
+    "crates/node/src/here.rs",
+    "crates/node/src/member.rs",
+    "crates/node/src/needed.rs",
+    "crates/node/src/node.rs",
+    "crates/node/src/owned.rs",
+    "crates/node/src/recovery.rs",
+    "crates/node/src/recovery/tests.rs",
+    "crates/node/src/remote.rs",
+    "crates/node/src/warmth.rs",
+    "crates/redis/src/durability.rs",
+    "crates/redis/src/shared.rs",
+    "crates/server/src/admin.rs",
+    "crates/server/src/cluster/node_thread.rs",
+    "crates/server/src/native.rs",
+    "crates/server/src/reactor.rs",
+];
+
 /// Left over from unfinished work.
 const PLACEHOLDERS: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 
@@ -18,6 +48,7 @@ const PLACEHOLDERS: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 const PAGE: &str = "docs/unsafe.md";
 
 pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), String> {
+    beside(&house.files, BESIDE, complaints);
     let mut with_unsafe = BTreeSet::new();
     for file in house.with_extension("rs") {
         let text = read(&house.root.join(file))?;
@@ -59,6 +90,30 @@ pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), S
         ));
     }
     Ok(())
+}
+
+/// The module of a folder is its `mod.rs`: one style in all crates.
+fn beside(files: &[PathBuf], left: &[&str], complaints: &mut Vec<String>) {
+    let folders: BTreeSet<&Path> = files.iter().filter_map(|file| file.parent()).collect();
+    let sources = files
+        .iter()
+        .filter(|file| file.extension().is_some_and(|found| found == "rs"));
+    let found: BTreeSet<String> = sources
+        .filter(|file| folders.contains(file.with_extension("").as_path()))
+        .map(|file| file.display().to_string())
+        .collect();
+    let left: BTreeSet<String> = left.iter().map(|&file| file.to_owned()).collect();
+    for file in found.difference(&left) {
+        complaints.push(format!(
+            "{file}: the module of a folder is its `mod.rs`: move it there"
+        ));
+    }
+    for file in left.difference(&found) {
+        complaints.push(format!(
+            "{file} is beside no folder (any more): remove its row from BESIDE \
+             (crates/xtask/src/tidy/sources.rs)"
+        ));
+    }
 }
 
 fn length(file: &Path, lines: usize, complaints: &mut Vec<String>) {
@@ -225,6 +280,20 @@ mod tests {
 
     fn has(text: &str, word: &str) -> bool {
         words(&code_only(text)).any(|found| found == word)
+    }
+
+    #[test]
+    fn a_folder_has_its_module_inside() {
+        let complaints = |files: &[&str], left: &[&str]| {
+            let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
+            let mut complaints = Vec::new();
+            beside(&files, left, &mut complaints);
+            complaints.len()
+        };
+        assert_eq!(complaints(&["src/a/mod.rs", "src/a/b.rs"], &[]), 0);
+        assert_eq!(complaints(&["src/a.rs", "src/a/b.rs"], &[]), 1);
+        assert_eq!(complaints(&["src/a.rs", "src/a/b.rs"], &["src/a.rs"]), 0);
+        assert_eq!(complaints(&["src/a/mod.rs"], &["src/a.rs"]), 1);
     }
 
     #[test]
