@@ -245,80 +245,84 @@ impl Load {
     }
 }
 
-/// Operations per second of all workers together.
-pub(super) fn throughput(load: &Load, workers: Vec<impl Worker>) -> f64 {
+/// A thread's own choices and buffers.
+struct Own {
+    chooser: Chooser,
+    rng: Random,
+    value: Vec<u8>,
+    out: Vec<u8>,
+}
+
+/// Runs `work` in a thread for each worker, all from one moment on, and sets its flag when the time
+/// of the load is over.
+fn in_threads<W: Worker, T: Send>(
+    load: &Load,
+    workers: Vec<W>,
+    work: impl Fn(&mut W, &mut Own, &AtomicBool) -> T + Sync,
+) -> Vec<T> {
     let (stop, start) = (AtomicBool::new(false), Barrier::new(workers.len() + 1));
     std::thread::scope(|scope| {
         let threads: Vec<_> = workers
             .into_iter()
             .map(|mut worker| {
-                let (stop, start) = (&stop, &start);
+                let (stop, start, work) = (&stop, &start, &work);
                 scope.spawn(move || {
-                    let (mut chooser, mut rng) =
-                        (load.chooser.fork(fresh_seed()), Random::new(fresh_seed()));
-                    let (mut value, mut out) =
-                        (store::value(load.value_bytes), vec![0; load.value_bytes]);
-                    let mut done = 0u64;
+                    let mut own = Own {
+                        chooser: load.chooser.fork(fresh_seed()),
+                        rng: Random::new(fresh_seed()),
+                        value: store::value(load.value_bytes),
+                        out: vec![0; load.value_bytes],
+                    };
                     start.wait();
-                    let begun = Instant::now();
-                    // One group at least, however late this thread gets a processor.
-                    while done == 0 || !stop.load(Ordering::Relaxed) {
-                        let operations = std::array::from_fn(|_| load.draw(&mut chooser, &mut rng));
-                        worker.run(&operations, &mut value, &mut out);
-                        black_box(&out);
-                        done += BATCH as u64;
-                    }
-                    done as f64 / begun.elapsed().as_secs_f64()
+                    work(&mut worker, &mut own, stop)
                 })
             })
             .collect();
         start.wait();
         std::thread::sleep(load.duration);
         stop.store(true, Ordering::Relaxed);
+        let threads = threads.into_iter();
         threads
-            .into_iter()
             .map(|thread| thread.join().expect("a worker does not panic"))
-            .sum()
+            .collect()
     })
+}
+
+/// Operations per second of all workers together.
+pub(super) fn throughput(load: &Load, workers: Vec<impl Worker>) -> f64 {
+    let rates = in_threads(load, workers, |worker, own, stop| {
+        let begun = Instant::now();
+        let mut done = 0u64;
+        // One group at least, however late this thread gets a processor.
+        while done == 0 || !stop.load(Ordering::Relaxed) {
+            let operations = std::array::from_fn(|_| load.draw(&mut own.chooser, &mut own.rng));
+            worker.run(&operations, &mut own.value, &mut own.out);
+            black_box(&own.out);
+            done += BATCH as u64;
+        }
+        done as f64 / begun.elapsed().as_secs_f64()
+    });
+    rates.iter().sum()
 }
 
 /// Latency of single operations, every one timed, with all workers busy.
 fn latency(load: &Load, workers: Vec<impl Worker>) -> Latencies {
     clock::ns_per_tick();
-    let (stop, start) = (AtomicBool::new(false), Barrier::new(workers.len() + 1));
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = workers
-            .into_iter()
-            .map(|mut worker| {
-                let (stop, start) = (&stop, &start);
-                scope.spawn(move || {
-                    let (mut chooser, mut rng) =
-                        (load.chooser.fork(fresh_seed()), Random::new(fresh_seed()));
-                    let (mut value, mut out) =
-                        (store::value(load.value_bytes), vec![0; load.value_bytes]);
-                    let mut latencies = Latencies::default();
-                    start.wait();
-                    while !stop.load(Ordering::Relaxed) {
-                        let operation = load.draw(&mut chooser, &mut rng);
-                        let begun = clock::now();
-                        worker.run_one(operation, &mut value, &mut out);
-                        let ended = clock::now();
-                        black_box(&out);
-                        latencies.record_ns(clock::to_ns(ended.saturating_sub(begun)));
-                    }
-                    latencies
-                })
-            })
-            .collect();
-        start.wait();
-        std::thread::sleep(load.duration);
-        stop.store(true, Ordering::Relaxed);
-        let mut all = Latencies::default();
-        for thread in threads {
-            all.add(&thread.join().expect("a worker does not panic"));
+    let of_threads = in_threads(load, workers, |worker, own, stop| {
+        let mut latencies = Latencies::default();
+        while !stop.load(Ordering::Relaxed) {
+            let operation = load.draw(&mut own.chooser, &mut own.rng);
+            let begun = clock::now();
+            worker.run_one(operation, &mut own.value, &mut own.out);
+            let ended = clock::now();
+            black_box(&own.out);
+            latencies.record_ns(clock::to_ns(ended.saturating_sub(begun)));
         }
-        all
-    })
+        latencies
+    });
+    let mut all = Latencies::default();
+    of_threads.iter().for_each(|latencies| all.add(latencies));
+    all
 }
 
 fn sessions(store: &Arc<Store>, threads: usize) -> Result<Vec<Session>> {

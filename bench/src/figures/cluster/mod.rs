@@ -11,8 +11,11 @@ mod sizes;
 mod writes;
 
 use crate::figure::Figure;
-use crate::harness::{Options, Report, Result};
+use crate::harness::{Contender, Failure, Latencies, Options, Report, Result, alternate, progress};
 use crate::servers::ProgramArgs;
+use duramen_load::{Limit, Load, Summary};
+use std::cell::RefCell;
+use std::time::Duration;
 
 /// Clusters beside Redis with replicas: replicated writes
 #[derive(Clone, Debug, clap::Args)]
@@ -80,4 +83,45 @@ fn report(args: &ClusterFigure, options: &Options) -> Result<Report> {
         alarms::run(options, args.minutes, &programs, &mut report)?;
     }
     Ok(report)
+}
+
+/// Offers the load of each side in turn, with so many connections and requests that each sends
+/// before it waits; returns each side's rate and latencies.
+fn measure(
+    options: &Options,
+    sides: &[(&'static str, Load)],
+    (connections, pipeline): (usize, usize),
+) -> Result<Vec<(f64, Summary)>> {
+    let window = Duration::from_millis(options.size(1500, 400));
+    let all: Vec<RefCell<Latencies>> = sides.iter().map(|_| RefCell::default()).collect();
+    let mut contenders: Vec<_> = sides
+        .iter()
+        .zip(&all)
+        .map(|((name, load), latencies)| {
+            Contender::new(*name, move || {
+                let load = Load {
+                    connections,
+                    pipeline,
+                    limit: Limit::Time(window),
+                    ..load.clone()
+                };
+                let outcome = load.run()?;
+                if outcome.errors + outcome.nulls > 0 {
+                    return Err(Failure::new(
+                        format!("asking {name}"),
+                        format!("{} errors, {} not found", outcome.errors, outcome.nulls),
+                    ));
+                }
+                latencies.borrow_mut().add(&outcome.latencies);
+                Ok(outcome.requests_per_second())
+            })
+        })
+        .collect();
+    let rates = alternate(options.rounds(), &mut contenders)?;
+    drop(contenders);
+    for ((name, _), rate) in sides.iter().zip(&rates) {
+        progress!("{connections} x {pipeline}: {name}: {rate:.0} requests/s");
+    }
+    let latencies = all.iter().map(|latencies| latencies.borrow().summary());
+    Ok(rates.into_iter().zip(latencies).collect())
 }

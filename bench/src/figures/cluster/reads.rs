@@ -4,13 +4,10 @@
 //! the same load. The additional work of a member: it checks the owner of the key, the version of
 //! the client's map, and its right to answer (its read lease).
 
-use crate::harness::{
-    Bound, Contender, Failure, Latencies, Options, Report, Result, Row, alternate, progress,
-};
+use super::measure;
+use crate::harness::{Bound, Options, Report, Result, Row};
 use crate::servers::{Cluster, Duramen, Programs, Server, Up};
-use duramen_load::{Command, Limit, Load, Native};
-use std::cell::RefCell;
-use std::time::Duration;
+use duramen_load::{Command, Load, Native};
 
 /// Connections, and requests that each sends before it waits.
 const SHAPES: [(usize, usize); 2] = [(50, 1), (50, 16)];
@@ -59,67 +56,29 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
     }
     let mut rows = Vec::new();
     for shape in SHAPES {
-        let rates = measure(options, &sides, shape, &mut rows)?;
+        let measured = measure(options, &sides, shape)?;
         let (connections, pipeline) = shape;
+        for ((name, _), (rate, latencies)) in sides.iter().zip(&measured) {
+            rows.push(
+                Row::new()
+                    .with(
+                        "connections x pipeline",
+                        format!("{connections} x {pipeline}"),
+                    )
+                    .with("server", *name)
+                    .number("requests/s", *rate, 4)
+                    .number("p50 µs", latencies.p50_us, 3)
+                    .number("p99 µs", latencies.p99_us, 3),
+            );
+        }
         for (at, name) in [(1, "native client"), (2, "RESP")] {
             report.target(
                 format!("{connections} x {pipeline}, reads of a member, {name} / single server ≥ {LEAST}"),
-                rates[at] / rates[0],
+                measured[at].0 / measured[0].0,
                 Bound::AtLeast(LEAST),
             );
         }
     }
     report.table("GET, 100-byte values, all keys on one server", rows);
     Ok(())
-}
-
-fn measure(
-    options: &Options,
-    sides: &[(&'static str, Load)],
-    (connections, pipeline): (usize, usize),
-    rows: &mut Vec<Row>,
-) -> Result<Vec<f64>> {
-    let window = Duration::from_millis(options.size(1500, 400));
-    let all: Vec<RefCell<Latencies>> = sides.iter().map(|_| RefCell::default()).collect();
-    let mut contenders: Vec<_> = sides
-        .iter()
-        .zip(&all)
-        .map(|((name, load), latencies)| {
-            Contender::new(*name, move || {
-                let load = Load {
-                    connections,
-                    pipeline,
-                    limit: Limit::Time(window),
-                    ..load.clone()
-                };
-                let outcome = load.run()?;
-                if outcome.errors + outcome.nulls > 0 {
-                    return Err(Failure::new(
-                        format!("reading from {name}"),
-                        format!("{} errors, {} not found", outcome.errors, outcome.nulls),
-                    ));
-                }
-                latencies.borrow_mut().add(&outcome.latencies);
-                Ok(outcome.requests_per_second())
-            })
-        })
-        .collect();
-    let medians = alternate(options.rounds(), &mut contenders)?;
-    drop(contenders);
-    for (((name, _), rate), latencies) in sides.iter().zip(&medians).zip(&all) {
-        let summary = latencies.borrow().summary();
-        progress!("{connections} x {pipeline}: {name}: {rate:.0} GET/s");
-        rows.push(
-            Row::new()
-                .with(
-                    "connections x pipeline",
-                    format!("{connections} x {pipeline}"),
-                )
-                .with("server", *name)
-                .number("requests/s", *rate, 4)
-                .number("p50 µs", summary.p50_us, 3)
-                .number("p99 µs", summary.p99_us, 3),
-        );
-    }
-    Ok(medians)
 }

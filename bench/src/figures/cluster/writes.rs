@@ -5,14 +5,11 @@
 //! Duramen's are those of three backups, none of which is the master: one more process on the same
 //! machine.
 
-use crate::harness::{
-    Bound, Contender, Latencies, Options, Report, Result, Row, alternate, progress,
-};
+use super::measure;
+use crate::harness::{Bound, Options, Report, Result, Row};
 use crate::servers::{Cluster, Programs, Redis, RedisGroup, Up};
-use duramen_load::{Command, Limit, Load};
-use std::cell::RefCell;
+use duramen_load::{Command, Load};
 use std::net::SocketAddr;
-use std::time::Duration;
 
 /// Connections, and requests that each sends before it waits.
 const SHAPES: [(usize, usize); 3] = [(1, 1), (50, 1), (50, 16)];
@@ -104,73 +101,37 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
         "redis, WAIT 2",
         "in memory here, received by 2",
     )?);
+    let mut loads = Vec::new();
     for side in &sides {
         let mut load = Load::usual(side.address, Command::Set, 64);
         load.keys = KEYS;
         load.preload(0)?;
+        load.wait_replicas = side.wait_replicas;
+        loads.push((side.name, load));
     }
     let mut rows = Vec::new();
     for shape in SHAPES {
-        let rates = measure(options, &sides, shape, &mut rows)?;
+        let measured = measure(options, &loads, shape)?;
+        for (side, (rate, latencies)) in sides.iter().zip(&measured) {
+            rows.push(
+                Row::new()
+                    .with(
+                        "connections x pipeline",
+                        format!("{} x {}", shape.0, shape.1),
+                    )
+                    .with("servers", side.name)
+                    .with("acknowledged when", side.acknowledged)
+                    .number("SET/s", *rate, 3)
+                    .number("p50 µs", latencies.p50_us, 3)
+                    .number("p99 µs", latencies.p99_us, 3)
+                    .number("p99.9 µs", latencies.p99_9_us, 3),
+            );
+        }
+        let rates: Vec<f64> = measured.iter().map(|(rate, _)| *rate).collect();
         targets(&sides, &rates, shape, report);
     }
     report.table("SET, 100-byte values, three copies", rows);
     Ok(())
-}
-
-fn measure(
-    options: &Options,
-    sides: &[Side],
-    (connections, pipeline): (usize, usize),
-    rows: &mut Vec<Row>,
-) -> Result<Vec<f64>> {
-    let window = Duration::from_millis(options.size(1500, 400));
-    let all: Vec<RefCell<Latencies>> = sides.iter().map(|_| RefCell::default()).collect();
-    let mut contenders: Vec<_> = sides
-        .iter()
-        .zip(&all)
-        .map(|(side, latencies)| {
-            Contender::new(side.name, move || {
-                let mut load = Load::usual(side.address, Command::Set, pipeline);
-                (load.keys, load.connections) = (KEYS, connections);
-                load.wait_replicas = side.wait_replicas;
-                load.limit = Limit::Time(window);
-                let outcome = load.run()?;
-                if outcome.errors > 0 {
-                    return Err(crate::harness::Failure::new(
-                        format!("writing to {}", side.name),
-                        format!("{} writes were refused", outcome.errors),
-                    ));
-                }
-                latencies.borrow_mut().add(&outcome.latencies);
-                Ok(outcome.requests_per_second())
-            })
-        })
-        .collect();
-    let medians = alternate(options.rounds(), &mut contenders)?;
-    drop(contenders);
-    for ((side, latencies), rate) in sides.iter().zip(&all).zip(&medians) {
-        let summary = latencies.borrow().summary();
-        progress!(
-            "{connections} x {pipeline}: {}: {rate:.0} SET/s, p50 {:.0} µs",
-            side.name,
-            summary.p50_us
-        );
-        rows.push(
-            Row::new()
-                .with(
-                    "connections x pipeline",
-                    format!("{connections} x {pipeline}"),
-                )
-                .with("servers", side.name)
-                .with("acknowledged when", side.acknowledged)
-                .number("SET/s", *rate, 3)
-                .number("p50 µs", summary.p50_us, 3)
-                .number("p99 µs", summary.p99_us, 3)
-                .number("p99.9 µs", summary.p99_9_us, 3),
-        );
-    }
-    Ok(medians)
 }
 
 fn targets(
