@@ -77,3 +77,16 @@ pub(crate) fn u16_at(block: &[u8], at: usize) -> u16 {
 pub(crate) fn u8_at(block: &[u8], at: usize) -> u8 {
     u8::from_le_bytes(field(block, at))
 }
+
+/// Checks that each flipped bit and each cut of these bytes is noticed.
+#[cfg(test)]
+pub(crate) fn assert_noticed(bytes: &[u8], is_noticed: impl Fn(&[u8]) -> bool) {
+    for bit in 0..8 * bytes.len() {
+        let mut damaged = bytes.to_vec();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(is_noticed(&damaged), "bit {bit}");
+    }
+    for cut in 0..bytes.len() {
+        assert!(is_noticed(&bytes[..cut]), "cut at {cut}");
+    }
+}
