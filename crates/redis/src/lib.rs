@@ -1,9 +1,9 @@
 //! Redis's commands over the engine, and what the threads of a server share: store, users,
 //! channels, scripts, counters.
 //!
-//! An [`exec::Executor`] runs the requests of one thread's connections; the thread itself, its
+//! An [`executor::Executor`] runs the requests of one thread's connections; the thread itself, its
 //! sockets and its epoll instance are in the crate above. Threads send each other messages through
-//! mailboxes ([`shared`]).
+//! mailboxes ([`threads`]).
 
 // The print macros of the standard library panic where they cannot print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -13,18 +13,16 @@ pub mod blocking;
 pub mod command;
 pub mod connection;
 pub mod durability;
-pub mod exec;
+pub mod executor;
 pub mod figures;
 pub mod flash;
 pub mod keyspace;
 pub mod membership;
 pub mod monitor;
 pub mod operation;
-pub mod pace;
 pub mod pubsub;
 pub mod reply;
 pub mod script;
-pub mod shared;
 pub mod state;
 pub mod table;
 pub mod threads;

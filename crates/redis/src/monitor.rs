@@ -2,7 +2,7 @@
 
 use crate::command::context::{Context, Done};
 use crate::command::spec::{REDACTED, Spec, flag};
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::{Client, Db, shown};
 use crate::threads::mailbox::Message;
 use duramen_config::seldom;

@@ -21,7 +21,7 @@ use crate::operation::{
 };
 use crate::pubsub::commands as pubsub;
 use crate::script::{commands as script, function};
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::tracking::commands as tracking;
 use crate::values::{
     bitmap, blocking, geo, hash, hyperloglog, list, multi_key, set, stream, stream_claim,

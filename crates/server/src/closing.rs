@@ -8,7 +8,7 @@
 
 use duramen_config::ServerError;
 use duramen_redis::durability::Durability;
-use duramen_redis::shared::Shared;
+use duramen_redis::state::Shared;
 use duramen_redis::threads::Stop;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 //!
 //! One thread per core owns its listener, its epoll instance, its connections and its engine
 //! session; a request never leaves the thread that read it. Threads send each other messages
-//! through mailboxes ([`duramen_redis::shared`]).
+//! through mailboxes ([`duramen_redis::state`]).
 
 // The print macros of the standard library panic where they cannot print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]

@@ -14,7 +14,7 @@ use duramen_redis::command::restore as restore_databases;
 use duramen_redis::durability::{Durability, Progress};
 use duramen_redis::flash::Tier;
 use duramen_redis::script::restore_all as restore_functions;
-use duramen_redis::shared::Shared;
+use duramen_redis::state::Shared;
 use duramen_redis::table::catalog;
 use duramen_redis::threads::Stop;
 use std::net::SocketAddr;

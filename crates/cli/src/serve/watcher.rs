@@ -6,7 +6,7 @@ use crate::notify;
 use crate::signals::{self, Order};
 use duramen_config::ServerConfig;
 use duramen_config::finish::Finish;
-use duramen_redis::shared::Shared;
+use duramen_redis::state::Shared;
 use duramen_redis::threads::Stop;
 use duramen_server::Server;
 use std::collections::BTreeMap;

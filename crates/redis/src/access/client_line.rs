@@ -1,6 +1,6 @@
 //! A client as one line: for CLIENT LIST, and for the logs of logins and denied requests.
 
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::shown;
 use crate::threads::clients::ClientRecord;
 use duramen_engine::TableId;

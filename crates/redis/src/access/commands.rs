@@ -10,7 +10,7 @@ use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use crate::command::lookup::Resolved;
 use crate::command::permit::{self, Permit, Refusal};
 use crate::command::spec::Spec;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::{Client, Verdict};
 use duramen_acl::{CATEGORIES, Catalog, Denied, Selector, Users, random_password};
 use duramen_config::clock;

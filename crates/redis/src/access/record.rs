@@ -2,7 +2,7 @@
 
 use super::audit::{Outcome, Record};
 use crate::command::spec::{REDACTED, Spec, flag};
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::Client;
 use duramen_config::AUDIT_CLASSES;
 use duramen_wire::resp::Args;

@@ -2,7 +2,7 @@
 
 use super::audit::{Outcome, Record};
 use super::users::{Denial, Reason};
-use crate::shared::Shared;
+use crate::state::Shared;
 use duramen_config::AUDIT_CLASSES;
 use std::time::{SystemTime, UNIX_EPOCH};
 

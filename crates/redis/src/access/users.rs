@@ -15,7 +15,7 @@
 //! line only changes of users write. The locks guard cold paths.
 
 use crate::membership::{Membership, UNFIT_ANSWER};
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::threads::clients::ClientRecord;
 use crate::threads::mailbox::Message;
 use duramen_acl::{Catalog, User, Users};

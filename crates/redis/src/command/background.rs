@@ -7,7 +7,7 @@
 
 use super::context::{Context, Done, Failure};
 use crate::reply::wait::Until;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::Verdict;
 use crate::threads::clients::ClientRecord;
 use std::sync::{Arc, OnceLock};

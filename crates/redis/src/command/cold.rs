@@ -24,10 +24,10 @@
 use super::context::{Context, Done, Failure};
 use super::spec::Access;
 use crate::flash::unfetched::{Unfetched, bytes_of};
-use crate::shared::Shared;
-use crate::shared::commands::global;
+use crate::state::Shared;
 use crate::state::client::{Client, Verdict};
 use crate::state::local::Local;
+use crate::state::shared::commands::global;
 use duramen_engine::flash::{Cold, first_within};
 use duramen_engine::{Error, Guard, KeyHash, TableId};
 

@@ -2,7 +2,7 @@
 
 use super::permit::Permit;
 use super::spec::{Commands, Spec};
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::{Client, DROPPED};
 use crate::state::local::Local;
 use duramen_base::ids::Level;

@@ -15,10 +15,10 @@
 use super::context::{Context, Failure};
 use super::routing::tells_of_data;
 use super::spec::{Kind, Spec};
-use crate::shared::Shared;
-use crate::shared::commands::{DBS, global};
+use crate::state::Shared;
 use crate::state::client::{Client, DROPPED, Db};
 use crate::state::local::Local;
+use crate::state::shared::commands::{DBS, global};
 use duramen_base::ids::Level;
 use duramen_engine::{Error, Guard, Session, Store, TableId, TableInfo};
 use duramen_wire::resp::Args;

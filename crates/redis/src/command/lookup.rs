@@ -214,7 +214,7 @@ mod tests {
     fn key_positions_follow_first_last_and_step() {
         let positions = |request: &str| -> Vec<usize> {
             let input = format!("{request}\r\n");
-            let requests = crate::exec::tests::parsed(input.as_bytes());
+            let requests = crate::executor::tests::parsed(input.as_bytes());
             let args = requests.args(0, input.as_bytes());
             match COMMANDS.resolve(&args) {
                 Resolved::Command(spec) => spec.key_positions(&args).collect(),

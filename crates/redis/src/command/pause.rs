@@ -15,9 +15,9 @@
 use super::context::Context;
 use super::spec::{Spec, flag};
 use crate::script::commands as script;
-use crate::shared::Shared;
-use crate::shared::commands::global;
+use crate::state::Shared;
 use crate::state::client::{Client, Verdict};
+use crate::state::shared::commands::global;
 use crate::transaction::queue::Transaction;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_config::clock;

@@ -9,7 +9,7 @@
 
 use super::key_access::KeyAccess;
 use super::spec::{ONE_KEY, Run, Spec, flag, pattern_of_keys};
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::Client;
 use duramen_acl::{Access, Denied, Request, User};
 use duramen_engine::TableId;

@@ -35,7 +35,7 @@ const LEAST_BYTES: usize = 12_304;
 /// A collection that is not longer has no more elements than it may have: each takes a byte.
 const FEW_ELEMENTS_BYTES: usize = COLLECTION_ELEMENTS_MAX;
 /// Key and value of the object that SWAPDB writes (`databases`).
-const PLACES: (&[u8], usize) = (b"places", 4 * crate::shared::commands::DBS);
+const PLACES: (&[u8], usize) = (b"places", 4 * crate::state::shared::commands::DBS);
 
 /// Room for MSET and MSETNX: keys and values in turn from argument 1 on.
 pub(crate) fn of_pairs(args: &Args<'_>) -> Room {
@@ -492,7 +492,7 @@ mod tests {
 
     #[test]
     fn few_and_many_values_are_found_alike() {
-        let mut session = crate::exec::tests::Server::session(1);
+        let mut session = crate::executor::tests::Server::session(1);
         let guard = session.executor.session().expect("a store").pin();
         let names: Vec<String> = (0..3 * FEW_VALUES).map(|n| format!("k{n}")).collect();
         let key = |n: usize, table: u32| Key {
@@ -521,13 +521,13 @@ mod tests {
     /// reading.
     #[test]
     fn a_value_that_may_have_stayed_counts() {
-        let mut session = crate::exec::tests::Server::session(1);
+        let mut session = crate::executor::tests::Server::session(1);
         session.ask_bytes(&[b"SET", b"k", &[b'x'; 5_000]]);
         let guard = session.executor.session().expect("a store").pin();
         let mut planner = Planner::new(&guard);
         planner.is_certain = true;
         let add = |planner: &mut Planner<'_, '_, 'static>, request: &'static str| {
-            let requests = Box::leak(Box::new(crate::exec::tests::parsed(request.as_bytes())));
+            let requests = Box::leak(Box::new(crate::executor::tests::parsed(request.as_bytes())));
             let args = requests.args(0, request.as_bytes());
             let Resolved::Command(spec) = COMMANDS.resolve(&args) else {
                 panic!("{request}");
@@ -545,14 +545,14 @@ mod tests {
 
     #[test]
     fn no_stream_grows_beyond_its_bound() {
-        let mut session = crate::exec::tests::Server::session(1);
+        let mut session = crate::executor::tests::Server::session(1);
         let (mut random, mut last) = (Random::new(5), 1);
         session.ask("XGROUP CREATE k g 0 MKSTREAM");
         let mut before = session.number("MEMORY USAGE k");
         for _ in 0..20_000 {
             let request = stream_request(&mut random, &mut last);
             let input = format!("{request}\r\n");
-            let requests = crate::exec::tests::parsed(input.as_bytes());
+            let requests = crate::executor::tests::parsed(input.as_bytes());
             let args = requests.args(0, input.as_bytes());
             let name = match COMMANDS.resolve(&args) {
                 Resolved::Command(spec) => spec.name,

@@ -21,7 +21,7 @@
 use super::context::{Context, Failure};
 use super::spec::{Kind, Spec, flag};
 use crate::membership::Membership;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::{Client, DROPPED, Verdict};
 use crate::state::local::Local;
 use duramen_base::ids::{RouteHash, TableId};

@@ -11,7 +11,7 @@ use super::context::Context;
 use super::spec::{REDACTED, Spec, flag};
 use crate::figures::latency::{self, Event};
 use crate::figures::slow_log::{ENTRY_BYTES, Entry};
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::Client;
 use crate::state::local::Local;
 use duramen_config::heap;

@@ -11,7 +11,7 @@ use crate::command::databases::{DROPPED_NOW, parse_db, table_for, table_in};
 use crate::command::events::{EventName, NEW};
 use crate::command::routing;
 use crate::command::spec::Access;
-use crate::shared::encodings::{Encodings, Limit};
+use crate::state::shared::encodings::{Encodings, Limit};
 use duramen_config::{EventClasses, Mode, Policy};
 use duramen_engine::{Guard, KeyHash, Object, Room, TableId};
 use duramen_types::table::{Hash, Set};

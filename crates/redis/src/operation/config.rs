@@ -3,9 +3,9 @@
 use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure};
 use crate::reply::wait::Until;
-use crate::shared::Shared;
-use crate::shared::encodings::Encodings;
+use crate::state::Shared;
 use crate::state::client::Verdict;
+use crate::state::shared::encodings::Encodings;
 use duramen_base::glob::Pattern;
 use duramen_base::ids::Level;
 use duramen_config::{SETTINGS, ServerConfig, ServerError, Setting};

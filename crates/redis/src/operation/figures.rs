@@ -4,7 +4,7 @@
 use crate::figures::figure::Value::{Count, Flag, Ratio, Time};
 use crate::figures::figure::{Figure, counter, field, gauge};
 use crate::membership::status::MemberStatus;
-use crate::shared::Shared;
+use crate::state::Shared;
 use duramen::{DiskState, DurabilityStats};
 use duramen_config::Mode;
 use duramen_engine::Stats;

@@ -6,7 +6,7 @@
 //! - Y2: the sum of the parts is resident memory. Not counted: the stacks of threads. Counted
 //!   although not resident: memory that was allocated and never touched.
 
-use crate::shared::Shared;
+use crate::state::Shared;
 use duramen_config::{heap, process};
 use duramen_engine::{MemoryReport, Store};
 

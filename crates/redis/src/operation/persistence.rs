@@ -8,7 +8,7 @@
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::durability::{Durability, Target};
 use crate::reply::wait::Until;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::Verdict;
 use duramen_base::ids::Level;
 use duramen_config::clock;

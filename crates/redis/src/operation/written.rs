@@ -2,7 +2,7 @@
 //! flush before a stop have their own threads.
 
 use crate::durability::{Durability, Job, Target};
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::threads::watch::Stop;
 use duramen_config::finish::Finish;
 use duramen_config::{ConfigFile, seldom};

@@ -8,7 +8,7 @@ use crate::command::context::{Context, Done, Failure};
 use crate::command::walk::compiled;
 use crate::membership::outbox::MESSAGE_BYTES_MAX;
 use crate::reply::effects::NO_RECEIVERS;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::Client;
 use crate::state::local::Local;
 use crate::threads::publication::{Kind, Publication};

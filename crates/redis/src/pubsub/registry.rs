@@ -22,7 +22,7 @@
 //! **Concurrency.** Lock order: a shard, the patterns, the queue of a mailbox. Nothing is waited
 //! for while one of them is held.
 
-use crate::shared::ThreadShared;
+use crate::state::ThreadShared;
 use crate::threads::mailbox::Message;
 use crate::threads::publication::{CROWDED_BYTES, Kind, Publication};
 use duramen_base::glob::Pattern;
@@ -414,7 +414,7 @@ impl PubSub {
     }
 }
 
-impl crate::shared::Shared {
+impl crate::state::Shared {
     /// Publishes a message here and, unless it is for a shard channel, on the other members of the
     /// cluster; returns the number of receivers here.
     pub(crate) fn publish(

@@ -2,7 +2,7 @@
 
 use super::registry::Publisher;
 use crate::reply::effects::{Effect, Effects, Event, NO_RECEIVERS};
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::threads::publication::Kind;
 use duramen_config::EventClasses;
 use duramen_engine::{Departure, TableId};

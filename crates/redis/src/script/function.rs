@@ -13,7 +13,7 @@ use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure};
 use crate::command::databases;
 use crate::command::spec::Access;
-use crate::shared::Shared;
+use crate::state::Shared;
 use duramen_base::glob::Pattern;
 use duramen_base::ids::Level;
 use duramen_engine::{Error, Guard, Room, Session, Store, TableId};

@@ -10,7 +10,7 @@
 
 use super::cache::limits;
 use crate::membership::{Membership, UNFIT_ANSWER};
-use crate::shared::Shared;
+use crate::state::Shared;
 use duramen_script::{Answer, Event, LibraryText, Limits, Machine, Registered};
 use duramen_wire::native::message::{ClusterFunctions, CoordinatorAnswer, ToCoordinator};
 use std::collections::{BTreeMap, HashMap};

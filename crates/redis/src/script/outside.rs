@@ -2,8 +2,8 @@
 
 use super::interpreters::Running;
 use crate::command::context::Context;
-use crate::shared::commands::DBS;
 use crate::state::client::Db;
+use crate::state::shared::commands::DBS;
 use duramen_engine::TableId;
 use duramen_wire::resp::Protocol;
 

@@ -29,7 +29,7 @@ use crate::command::routing::NotServed;
 use crate::command::spec::{Access, Spec, flag};
 use crate::command::{GROUP_KEYS, databases as places, pause};
 use crate::monitor;
-use crate::shared::commands::global;
+use crate::state::shared::commands::global;
 use crate::state::client::{DROPPED, Db};
 use crate::state::conflicts::Conflicts;
 use duramen_base::ids::{Level, TabletsVersion};

@@ -5,7 +5,7 @@ use crate::blocking::key_wait::KeyWait;
 use crate::pubsub::subscribers::Subscriptions;
 use crate::reply::effects::Effects;
 use crate::reply::wait::Wait;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::threads::clients::{ClientRecord, key_wait_state};
 use crate::threads::publication::Kind;
 use crate::tracking::client::ClientTracking;

@@ -1,4 +1,4 @@
-//! The state of a client and of a thread, which outlives a request.
+//! The state that outlives a request: of a client, of a thread, and of the whole server.
 
 pub(crate) mod client;
 pub(crate) mod conflicts;
@@ -6,5 +6,10 @@ pub(crate) mod local;
 mod parked_client;
 pub(crate) mod parking;
 pub(crate) mod progress;
+pub mod shared;
 
 pub use client::{Client, Mode, Verdict, shown};
+pub use shared::{
+    Changes, CommandState, ConfigCache, Incoming, LocalRings, LocalUse, NativeStart, Shared,
+    ThreadShared,
+};

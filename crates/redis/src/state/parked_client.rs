@@ -6,7 +6,7 @@ use super::conflicts::Conflicts;
 use super::parking::Walk;
 use super::progress::Progress;
 use crate::flash::unfetched::{Unfetched, bytes_of};
-use crate::shared::Shared;
+use crate::state::Shared;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::TableId;
 use duramen_engine::flash::Cold;

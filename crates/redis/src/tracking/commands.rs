@@ -20,7 +20,7 @@ use super::table::{Limits, PREFIX_BYTES};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::key_access::KeyAccess;
 use crate::command::spec::{Access, Spec, flag};
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::{Client, gate, shown};
 use duramen_engine::Draft;
 use duramen_wire::resp::number::parse_integer;

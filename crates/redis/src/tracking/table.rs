@@ -27,7 +27,7 @@
 //! for meanwhile; their order: the clients, a shard; the prefixes, the queue of a mailbox. A thread
 //! of its own drops forgotten tables, because that takes long.
 
-use crate::shared::{Shared, ThreadShared};
+use crate::state::shared::{Shared, ThreadShared};
 use crate::threads::background::Background;
 use crate::threads::mailbox::{Invalid, Invalidation, Message};
 use duramen_config::clock;

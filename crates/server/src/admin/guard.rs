@@ -18,7 +18,7 @@ use duramen_acl::{LoginError, User};
 use duramen_config::ClientAuth;
 use duramen_config::clock::now_ms;
 use duramen_redis::access::{Origin, Outcome, Reason, Record};
-use duramen_redis::shared::Shared;
+use duramen_redis::state::Shared;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use duramen_config::{process, seldom};
 use duramen_engine::Store;
 use duramen_redis::operation::Footprint;
 use duramen_redis::operation::figures::{self, Member};
-use duramen_redis::shared::Shared;
+use duramen_redis::state::Shared;
 use duramen_redis::threads::Stop;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};

@@ -4,7 +4,7 @@ use super::exposition::{Format, as_prometheus, counter, gauge};
 use super::process_metrics;
 use duramen_redis::figures::{Family, Figure, Histogram, THREADS, ThreadCounters};
 use duramen_redis::operation::figures::{self, Member};
-use duramen_redis::shared::Shared;
+use duramen_redis::state::Shared;
 use duramen_redis::table::commands_since_start;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;

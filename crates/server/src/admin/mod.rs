@@ -14,7 +14,7 @@ mod metrics;
 mod process_metrics;
 
 use duramen_config::{ServerConfig, ServerError};
-use duramen_redis::shared::Shared;
+use duramen_redis::state::Shared;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;

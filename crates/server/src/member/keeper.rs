@@ -20,7 +20,7 @@ use duramen_config::clock::now_ms;
 use duramen_net::{ConnectionId, Event, Handle, Hub, Message, Options, Payload};
 use duramen_node::{BackupService, NodeOutput, RequestId};
 use duramen_redis::membership::Clock;
-use duramen_redis::shared::{ConfigCache, Shared};
+use duramen_redis::state::{ConfigCache, Shared};
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
     Envelope, Question, Role, Trouble, decode_question, encode_peer_answer, encode_trouble,

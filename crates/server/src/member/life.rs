@@ -28,7 +28,7 @@ use duramen_node::{Candidate, Node, NodeOptions};
 use duramen_redis::durability::{warn_if_not_mounted, warn_if_open_to_others};
 use duramen_redis::flash::Tier;
 use duramen_redis::membership::{Clock, MemberStatus};
-use duramen_redis::shared::Shared;
+use duramen_redis::state::Shared;
 use duramen_redis::threads::Stop;
 use duramen_wire::native::codec::{Envelope, Reply, Role, decode_reply, encode_to_coordinator};
 use duramen_wire::native::message::{

@@ -5,7 +5,7 @@
 
 use super::workers::spawn;
 use duramen_config::ServerError;
-use duramen_redis::shared::Shared;
+use duramen_redis::state::Shared;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -28,13 +28,11 @@ use duramen_node::serve::HINTS;
 use duramen_node::{ClientRequest, Hint, Servant, View, Views, WhenCold};
 use duramen_redis::command::{AGAIN_MS, look_ahead, native_waits_ms};
 use duramen_redis::durability::Durability;
-use duramen_redis::exec::OUT_BYTES_PER_TURN;
+use duramen_redis::executor::{OUT_BYTES_PER_TURN, Pace, System, TURN_TIME};
 use duramen_redis::membership::{Membership, ViewCache};
-use duramen_redis::pace::{Pace, System, TURN_TIME};
 use duramen_redis::reply::Until as WaitUntil;
-use duramen_redis::shared::Shared;
-use duramen_redis::shared::commands::global;
-use duramen_redis::state::{Client, Verdict as ClientVerdict};
+use duramen_redis::state::shared::commands::global;
+use duramen_redis::state::{Client, Shared, Verdict as ClientVerdict};
 use duramen_wire::native::codec::{
     BodyError, CLIENT_FRAME_BYTES_MAX, Envelope, Frame, Header, MultiAnswer, MultiRequest, Parsed,
     Parts, Reply, Trouble, decode_login, decode_reply, decode_request, encode_enumerate_problem,

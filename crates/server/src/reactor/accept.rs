@@ -12,7 +12,7 @@ use super::sweeps::Sweeps;
 use super::unix;
 use super::watch::Watch;
 use duramen_config::seldom;
-use duramen_redis::shared::{Incoming, NativeStart, Shared};
+use duramen_redis::state::{Incoming, NativeStart, Shared};
 use duramen_redis::threads::{ClientRecord, Message};
 use duramen_tls::Session;
 use rustix::io::Errno;

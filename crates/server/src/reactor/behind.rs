@@ -3,7 +3,7 @@
 
 use super::connection::{Connection, RoomTurn, WaitsFor};
 use super::here::Here;
-use duramen_redis::shared::Shared;
+use duramen_redis::state::Shared;
 use rustix::event::epoll::EventFlags;
 use std::sync::atomic::Ordering;
 

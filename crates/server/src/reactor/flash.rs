@@ -52,7 +52,7 @@ use super::watch::Watch;
 use duramen_config::heap;
 use duramen_disk::SpanReader;
 use duramen_engine::flash::{Cold, Fetched};
-use duramen_redis::exec::Executor;
+use duramen_redis::executor::Executor;
 use duramen_redis::flash::{Tier, bytes_of, report_read};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

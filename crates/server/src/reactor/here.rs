@@ -1,7 +1,7 @@
 //! The thread of a reactor, with its settings and its time: lent to every part that needs them.
 
 use duramen_config::{ServerConfig, clock};
-use duramen_redis::shared::{ConfigCache, Shared, ThreadShared};
+use duramen_redis::state::{ConfigCache, Shared, ThreadShared};
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -23,7 +23,7 @@ use super::connections::{Connections, Token};
 use super::here::Here;
 use duramen_config::clock;
 use duramen_redis::command::AGAIN_MS;
-use duramen_redis::exec::Executor;
+use duramen_redis::executor::Executor;
 use std::collections::BTreeSet;
 
 /// Only `CLIENT PAUSE` holds requests for longer: those that are put off are shown again after

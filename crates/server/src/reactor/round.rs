@@ -8,7 +8,7 @@ use super::parked::FetchedEntry;
 use super::receive::Source;
 use super::{GROUP_REQUESTS, Traffic};
 use duramen_config::seldom;
-use duramen_redis::exec::Turn;
+use duramen_redis::executor::Turn;
 use duramen_redis::state::Verdict;
 use duramen_wire::resp::{
     Consumed, Encoder, Limits, ParseState, Protocol, ProtocolError, Requests, parse_requests,

@@ -10,7 +10,7 @@ use super::{Fields, human};
 use crate::command::context::Context;
 use crate::operation::figures;
 use crate::operation::footprint::Footprint;
-use crate::shared::Shared;
+use crate::state::Shared;
 use duramen_config::process;
 use duramen_engine::Store;
 use std::sync::atomic::Ordering;

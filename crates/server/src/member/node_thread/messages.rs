@@ -6,7 +6,7 @@ use duramen_base::ids::ServerId;
 use duramen_net::Payload;
 use duramen_node::RequestId;
 use duramen_redis::pubsub::Publisher;
-use duramen_redis::shared::Shared;
+use duramen_redis::state::Shared;
 use duramen_redis::threads::{Kind, Stop};
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{Envelope, Publications, Role, Trouble, encode_peer};

@@ -35,7 +35,7 @@ use duramen_node::{
 use duramen_redis::durability::Durability;
 use duramen_redis::flash::Tier;
 use duramen_redis::membership::{Clock, MemberStatus, Membership};
-use duramen_redis::shared::Shared;
+use duramen_redis::state::Shared;
 use duramen_redis::threads::{Background, Message, Stop};
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{

@@ -18,15 +18,15 @@
 //!   those of the index and the log.
 
 mod batch;
+mod pace;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 use crate::command::routing::has_left;
-use crate::pace::TURN_TIME;
 use crate::pubsub::commands as pubsub;
 use crate::pubsub::subscribers::Subscribers;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::{Client, DROPPED, Verdict};
 use crate::state::local::Local;
 use crate::threads::publication::Kind;
@@ -36,6 +36,7 @@ pub use batch::{OUT_BYTES_PER_TURN, Turn};
 use duramen_config::ServerError;
 use duramen_engine::{Session, Store, TableId};
 use duramen_node::Route;
+pub use pace::{Pace, System, TURN_TIME};
 use std::sync::Arc;
 use std::time::Duration;
 

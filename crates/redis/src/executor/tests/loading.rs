@@ -3,7 +3,7 @@
 
 use super::{Executor, run};
 use crate::durability::Progress;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::Client;
 use crate::threads::clients::ClientRecord;
 use duramen_config::{Level, ServerConfig};

@@ -2,9 +2,9 @@
 //! plays the disk.
 
 use super::{Executor, START_MS};
-use crate::exec::Turn;
+use crate::executor::Turn;
 use crate::reply::wait::{State as WaitState, Until, Wait};
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::Client;
 use crate::threads::clients::ClientRecord;
 use duramen_config::{Level, ServerConfig};

@@ -9,10 +9,10 @@ use crate::command::permit::Permit;
 use crate::command::routing::{self, NotServed};
 use crate::command::spec::{Access, Kind, Spec, flag};
 use crate::membership::Membership;
-use crate::shared::Shared;
-use crate::shared::commands::global;
+use crate::state::Shared;
 use crate::state::client::{Client, Verdict, gate};
 use crate::state::local::Local;
+use crate::state::shared::commands::global;
 use crate::table::COMMANDS;
 use duramen_engine::{Guard, KeyHash};
 

@@ -1,7 +1,7 @@
 //! Commands that wait for elements, without sockets: the test plays the reactors of two threads.
 
 use super::{Server, run};
-use crate::exec::Executor;
+use crate::executor::Executor;
 use crate::state::client::{Client, Verdict};
 use crate::threads::mailbox::Message;
 use std::time::Duration;
@@ -414,7 +414,7 @@ fn a_waiter_of_the_same_thread_is_before_the_rest_of_a_pipeline() {
     let requests = super::parsed(input);
     let mut out = Vec::new();
     let caller = &mut world.callers[2];
-    let mut turn = [crate::exec::Turn::new(
+    let mut turn = [crate::executor::Turn::new(
         &mut caller.client,
         &requests,
         input,

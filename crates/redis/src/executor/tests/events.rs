@@ -2,7 +2,7 @@
 
 use super::pubsub::delivered;
 use super::{Server, run};
-use crate::exec::Executor;
+use crate::executor::Executor;
 use crate::state::client::Client;
 use duramen_config::{EventClasses, Level, ServerConfig};
 

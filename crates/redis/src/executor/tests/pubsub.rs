@@ -1,7 +1,7 @@
 //! Publish and subscribe, without sockets.
 
 use super::{Server, Session, run};
-use crate::exec::Executor;
+use crate::executor::Executor;
 use crate::pubsub::subscribers::write_message;
 use crate::state::client::{Client, Verdict};
 use crate::threads::mailbox::Message;

@@ -1,7 +1,7 @@
 //! The time of turns (`pace`).
 
 use super::*;
-use crate::pace::TURN_TIME;
+use crate::executor::pace::TURN_TIME;
 use duramen_base::planted::{Bug, with_bug};
 
 /// A pipeline of requests that take long, and a short one of another client, in one round: how many

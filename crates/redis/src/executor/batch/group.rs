@@ -5,11 +5,11 @@ use super::{GROUP_REQUESTS, Turn, admit};
 use crate::command::lookup::Resolved;
 use crate::command::spec::{Access, ONE_KEY, Spec, flag};
 use crate::command::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases, pause, slow_timer};
-use crate::pace::{self, Pace};
-use crate::shared::Shared;
-use crate::shared::commands::global;
+use crate::executor::pace::{self, Pace};
+use crate::state::Shared;
 use crate::state::client::{Client, Verdict};
 use crate::state::local::Local;
+use crate::state::shared::commands::global;
 use crate::table::COMMANDS;
 use duramen_engine::{Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;
@@ -464,8 +464,8 @@ fn look_ahead(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::Executor;
-    use crate::exec::tests::{Server, parsed, run};
+    use crate::executor::Executor;
+    use crate::executor::tests::{Server, parsed, run};
     use duramen_base::planted::{Bug, with_bug};
     use duramen_config::clock;
 

@@ -8,7 +8,7 @@ use super::admit::{self, Admitted};
 use crate::command::context::Context;
 use crate::command::lookup::Resolved;
 use crate::command::spec::{Access, Kind, Spec, flag};
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::Verdict;
 use crate::state::local::Local;
 use crate::table::COMMANDS;

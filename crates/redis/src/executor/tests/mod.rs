@@ -31,7 +31,7 @@ mod walks;
 use super::{Executor, Group, Turn};
 use crate::flash::tier::Tier;
 use crate::pubsub::release::release;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::state::client::{Client, Verdict};
 use crate::threads::clients::ClientRecord;
 use duramen_config::{Level, ServerConfig};
