@@ -3,7 +3,8 @@
 use crate::command::context::{Context, Done};
 use crate::command::spec::{REDACTED, Spec, flag};
 use crate::state::Shared;
-use crate::state::client::{Client, Db, shown};
+use crate::state::client::{Client, shown};
+use crate::state::db::Db;
 use crate::threads::mailbox::Message;
 use duramen_config::seldom;
 use duramen_wire::resp::Args;

@@ -3,7 +3,8 @@
 use super::permit::Permit;
 use super::spec::{Commands, Spec};
 use crate::state::Shared;
-use crate::state::client::{Client, DROPPED};
+use crate::state::client::Client;
+use crate::state::db::DROPPED;
 use crate::state::local::Local;
 use duramen_base::ids::Level;
 use duramen_engine::{Error, Guard, TableId};

@@ -35,7 +35,7 @@ const LEAST_BYTES: usize = 12_304;
 /// A collection that is not longer has no more elements than it may have: each takes a byte.
 const FEW_ELEMENTS_BYTES: usize = COLLECTION_ELEMENTS_MAX;
 /// Key and value of the object that SWAPDB writes (`databases`).
-const PLACES: (&[u8], usize) = (b"places", 4 * crate::state::shared::commands::DBS);
+const PLACES: (&[u8], usize) = (b"places", 4 * crate::state::db::DBS);
 
 /// Room for MSET and MSETNX: keys and values in turn from argument 1 on.
 pub(crate) fn of_pairs(args: &Args<'_>) -> Room {

@@ -14,7 +14,8 @@ use crate::command::databases::{self, in_range, parse_db, parse_index, table_for
 use crate::command::routing::{self, NotServed, UNSERVED};
 use crate::command::spec::Access;
 use crate::membership::Membership;
-use crate::state::client::{Db, Flushing};
+use crate::state::client::Flushing;
+use crate::state::db::Db;
 use duramen_engine::{Error, Guard, KeyHash, Object, Session, TableId};
 use std::sync::Arc;
 

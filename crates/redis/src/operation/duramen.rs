@@ -13,7 +13,7 @@ use crate::command::served_keys::ServedKeys;
 use crate::command::spec::Access;
 use crate::command::walk::{compiled, parse_cursor};
 use crate::keyspace::scan::{VALUES_PER_STEP, note_walked, walk};
-use crate::state::client::Db;
+use crate::state::db::Db;
 use crate::values::collection::{WRONG_TYPE, plain};
 use crate::values::string;
 use duramen_base::glob::Pattern;

@@ -2,8 +2,7 @@
 
 use super::interpreters::Running;
 use crate::command::context::Context;
-use crate::state::client::Db;
-use crate::state::shared::commands::DBS;
+use crate::state::db::{DBS, Db};
 use duramen_engine::TableId;
 use duramen_wire::resp::Protocol;
 

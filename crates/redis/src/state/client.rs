@@ -1,5 +1,6 @@
 //! State of the commands for one connection.
 
+use super::db::{DROPPED, Db};
 use super::parking::Parking;
 use crate::blocking::key_wait::KeyWait;
 use crate::pubsub::subscribers::Subscriptions;
@@ -78,18 +79,6 @@ pub mod shown {
     pub(crate) const TRACKS: u32 = 1 << 5;
     pub(crate) const BROADCASTS: u32 = 1 << 6;
     pub const BROKEN_REDIRECT: u32 = 1 << 7;
-}
-
-/// No table has this id: the engine answers that it does not exist.
-pub(crate) const DROPPED: TableId = TableId(u32::MAX);
-
-/// A client's selected database or table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Db {
-    /// `SELECT n`.
-    Number(u8),
-    /// `DURAMEN.USE table`.
-    Table(TableId),
 }
 
 /// The parts of a client's state that decide the effect or the form of its next requests.

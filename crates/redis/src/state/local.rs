@@ -2,6 +2,7 @@
 //! settings.
 
 use super::client::Client;
+use super::db::DBS;
 use super::progress::Progress;
 use crate::figures::counters::{CommandCounters, ThreadCommands, ThreadCounters};
 use crate::figures::error_names;
@@ -9,7 +10,6 @@ use crate::figures::meter::Meter;
 use crate::membership::ViewCache;
 use crate::pubsub::subscribers::Subscribers;
 use crate::script::interpreters::{Abandoned, Scripts};
-use crate::state::shared::commands::DBS;
 use crate::state::{ConfigCache, Shared};
 use crate::transaction::ExecRun;
 use crate::transaction::queue::Spare;

@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod conflicts;
+pub(crate) mod db;
 pub(crate) mod local;
 mod parked_client;
 pub(crate) mod parking;

@@ -6,7 +6,7 @@
 //! - I2: the lookup of a key takes the same time for any number of keys, and both their number and
 //!   their bytes are limited.
 
-use crate::state::client::Db;
+use crate::state::db::Db;
 use duramen_base::ids::TabletsVersion;
 use duramen_config::heap;
 use duramen_engine::{Stamp, TableId};

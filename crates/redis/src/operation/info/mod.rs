@@ -14,7 +14,7 @@ use crate::command::databases;
 use crate::command::spec::Access;
 use crate::figures::error_names;
 use crate::figures::figure::Figure;
-use crate::state::shared::commands::DBS;
+use crate::state::db::DBS;
 use crate::threads::clients::ClientRecord;
 use crate::threads::publication::Kind;
 use duramen_config::{ConfigFile, REDIS_VERSION, process};

@@ -9,6 +9,7 @@ use super::reserved::Reservations;
 use crate::figures::counters::{CommandCounters, Counter, ThreadCommands};
 use crate::figures::slow_log::SlowLog;
 use crate::figures::totals::Baseline;
+use crate::state::db::DBS;
 use crate::threads::clients::ClientRecord;
 use duramen_base::ids::Level;
 use duramen_base::limits::TABLES_MAX;
@@ -19,8 +20,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Number of databases that `SELECT` accepts, as Redis's default.
-pub(crate) const DBS: usize = 16;
 /// In `CommandState::dbs`: the database has no table yet.
 const NO_TABLE: u32 = u32::MAX;
 
