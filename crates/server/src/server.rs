@@ -2,6 +2,7 @@
 
 use crate::admin::Admin;
 use crate::closing;
+use crate::doors::Doors;
 use crate::member::{Lifeline, Ports, is_home};
 use crate::reactor::{Listeners, Reactor, SocketFile, Standby, bind, listen_at};
 use duramen_backup::Backup;
@@ -72,6 +73,7 @@ impl Addresses {
 /// ```
 pub struct Server {
     shared: Arc<Shared>,
+    doors: Arc<Doors>,
     addresses: Addresses,
     threads: Vec<JoinHandle<()>>,
     /// The thread that loads the data; None once it has ended.
@@ -185,6 +187,7 @@ impl Server {
         let shared = Shared::new(config, file, catalog())?;
         shared.tls.load(&shared.config())?;
         let mut server = Server {
+            doors: Doors::new(&shared),
             shared: Arc::clone(&shared),
             addresses: Addresses {
                 resp: bound.plain,
@@ -220,7 +223,7 @@ impl Server {
                     plain: self.addresses.beside_tls().map(|address| address.port()),
                     admin: self.addresses.admin.map(|address| address.port()),
                 };
-                let (life, native, opens) = Lifeline::begin(&self.shared, ports)?;
+                let (life, native, opens) = Lifeline::begin(&self.doors, ports)?;
                 self.addresses.native = Some(native);
                 self.life = Some(life);
                 // No answer arrives if the server was told to stop.
@@ -245,12 +248,12 @@ impl Server {
         let (started, starts) = mpsc::channel();
         let standby = Arc::new(Standby::default());
         for (number, listeners) in listeners.into_iter().enumerate() {
-            let (shared, started) = (Arc::clone(&self.shared), started.clone());
-            let running = shared.ending.begin();
+            let (doors, started) = (Arc::clone(&self.doors), started.clone());
+            let running = self.shared.ending.begin();
             let made = Arc::clone(&standby);
             standby.begins();
             self.spawn(format!("reactor-{number}"), move || {
-                let reactor = Reactor::new(shared, number, listeners, Arc::clone(&made), running);
+                let reactor = Reactor::new(doors, number, listeners, Arc::clone(&made), running);
                 match reactor {
                     Ok(reactor) => {
                         let _ = started.send(Ok(()));
@@ -358,6 +361,11 @@ impl Server {
 
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// The ways by which connections come to the server's threads.
+    pub fn doors(&self) -> &Arc<Doors> {
+        &self.doors
     }
 
     /// Asks the server to stop gracefully: see the setting `stop-timeout-ms`. Returns at once.

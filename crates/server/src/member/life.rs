@@ -19,6 +19,7 @@ use super::mail::Mail;
 use super::node_thread::{NodeThread, Parts};
 use super::silence::Silence;
 use super::workers::{Chores, Workers, prefer, spawn};
+use crate::doors::Doors;
 use duramen_backup::Backup;
 use duramen_base::ids::{Level, ServerId};
 use duramen_base::units::MIB;
@@ -87,9 +88,10 @@ impl Lifeline {
     /// # Errors
     /// [`ServerError::Listen`], [`ServerError::System`]; the token cannot be read.
     pub fn begin(
-        shared: &Arc<Shared>,
+        doors: &Arc<Doors>,
         ports: Ports,
     ) -> Result<(Lifeline, SocketAddr, Opens), ServerError> {
+        let shared = doors.shared();
         let config = shared.config();
         let token = config.cluster_token()?;
         let is_open = config.bind.iter().any(|ip| !ip.is_loopback());
@@ -123,10 +125,10 @@ impl Lifeline {
         let native = native.expect("a server listens somewhere");
         listen_locally(&config, &mut hub, native.port())?;
         let (opened, opens) = mpsc::channel();
-        let (handle, shared) = (hub.handle(), Arc::clone(shared));
+        let (handle, doors) = (hub.handle(), Arc::clone(doors));
         let thread = spawn("node", move || {
             prefer();
-            live(&shared, hub, native, &ports, opened);
+            live(&doors, hub, native, &ports, opened);
         })?;
         let lifeline = Lifeline {
             handle,
@@ -152,12 +154,13 @@ impl Drop for Lifeline {
 }
 
 fn live(
-    shared: &Arc<Shared>,
+    doors: &Arc<Doors>,
     mut hub: Hub<Mail>,
     native: SocketAddr,
     ports: &Ports,
     opened: Sender<Result<(), ServerError>>,
 ) {
+    let shared = doors.shared();
     let config = shared.config();
     if let Some(dir) = config.data_dir() {
         hub.set_cluster_id(home::cluster_id(&dir));
@@ -176,7 +179,7 @@ fn live(
         Err(error) => return drop(opened.send(Err(error))),
     };
     match prepare(
-        shared,
+        doors,
         &config,
         &settings,
         hub,
@@ -386,7 +389,7 @@ impl<'a> Search<'a> {
 }
 
 fn prepare(
-    shared: &Arc<Shared>,
+    doors: &Arc<Doors>,
     config: &ServerConfig,
     settings: &ClusterSettings,
     hub: Hub<Mail>,
@@ -394,6 +397,7 @@ fn prepare(
     ports: &Ports,
     opened: Sender<Result<(), ServerError>>,
 ) -> Result<NodeThread, ServerError> {
+    let shared = doors.shared();
     let dir = config.data_dir().expect("a member has a directory");
     warn_if_not_mounted(&dir);
     let home = Home::open(&dir, &config.cluster)?;
@@ -415,7 +419,7 @@ fn prepare(
     let (keeper, chores) = keeping.transpose()?.unzip();
     let workers = Workers::start("worker", WORKERS, &handle)?;
     let has_socket = !config.native_socket_dir.is_empty();
-    let local = has_socket.then(|| LocalClients::start(shared));
+    let local = has_socket.then(|| LocalClients::start(doors));
     let local = local.transpose()?;
     let speed = backup.as_ref().map_or(0, |backup| {
         backup.reader().measure();
@@ -440,6 +444,7 @@ fn prepare(
     };
     Ok(NodeThread::new(Parts {
         shared: Arc::clone(shared),
+        doors: Arc::clone(doors),
         hub,
         node: Node::new(0, options),
         clock,

@@ -4,8 +4,8 @@
 //! **Concurrency**: a thread of its own, which receives the connections from the node's thread.
 
 use super::workers::spawn;
+use crate::doors::Doors;
 use duramen_config::ServerError;
-use duramen_redis::state::Shared;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ pub(super) struct LocalClients {
 }
 
 impl LocalClients {
-    pub fn start(shared: &Arc<Shared>) -> Result<LocalClients, ServerError> {
+    pub fn start(doors: &Arc<Doors>) -> Result<LocalClients, ServerError> {
         let (waiting, connections) = mpsc::channel();
-        let shared = Arc::clone(shared);
+        let doors = Arc::clone(doors);
         let thread = spawn("local", move || {
             for (fd, peer) in connections {
-                shared.hand_over_local(fd, peer);
+                doors.hand_over_local(fd, peer);
             }
         })?;
         Ok(LocalClients {

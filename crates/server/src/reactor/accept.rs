@@ -12,7 +12,8 @@ use super::sweeps::Sweeps;
 use super::unix;
 use super::watch::Watch;
 use duramen_config::seldom;
-use duramen_redis::state::{Incoming, NativeStart, Shared};
+use crate::doors::{Incoming, NativeStart};
+use duramen_redis::state::Shared;
 use duramen_redis::threads::{ClientRecord, Message};
 use duramen_tls::Session;
 use rustix::io::Errno;
@@ -123,14 +124,14 @@ fn welcome(here: Here<'_>, fd: OwnedFd, peer: SocketAddr, is_tls: bool, places: 
         tls,
         native: None,
     };
-    let owner = here.shared.least_connections(here.number);
-    let thread = &here.shared.threads[owner];
-    thread.connections_changed(1);
+    let owner = here.doors.least_connections(here.number);
+    let door = here.doors.door(owner);
+    door.connections_changed(1);
     if owner == here.number {
         own(here, incoming, places);
     } else {
-        thread.hand_over(incoming);
-        thread.mailbox.post(Message::Wake);
+        door.hand_over(incoming);
+        here.shared.threads[owner].mailbox.post(Message::Wake);
     }
 }
 
@@ -165,7 +166,7 @@ pub(super) fn own(here: Here<'_>, incoming: Incoming, places: &mut Places<'_>) -
     let (token, record) = reserve(here, &fd, peer, native.is_some(), places.connections);
     if places.watch.add(&fd, token).is_err() {
         places.connections.release(token);
-        here.thread.connections_changed(-1);
+        here.doors.door(here.number).connections_changed(-1);
         here.shared.leave();
         let why = b"-ERR server is out of memory for connections\r\n";
         reject(here, &fd, tls.is_some(), why);

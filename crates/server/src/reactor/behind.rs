@@ -3,7 +3,7 @@
 
 use super::connection::{Connection, RoomTurn, WaitsFor};
 use super::here::Here;
-use duramen_redis::state::Shared;
+use crate::doors::Doors;
 use rustix::event::epoll::EventFlags;
 use std::sync::atomic::Ordering;
 
@@ -65,7 +65,7 @@ impl Behind {
     fn room(&mut self, here: Here<'_>, connection: &mut Connection) -> u64 {
         if !connection.client.is_authenticated() && !here.shared.acl.is_open() {
             if connection.turn == RoomTurn::Waits {
-                connection.end_turn(here.shared);
+                connection.end_turn(here.doors);
             }
             return 0;
         }
@@ -129,10 +129,10 @@ fn has_turn(here: Here<'_>, connection: &mut Connection) -> bool {
         return true;
     }
     if !connection.has_unreceived() {
-        connection.end_turn(here.shared); // it can take its replies
+        connection.end_turn(here.doors); // it can take its replies
         return false;
     }
-    let has = here.shared.pipeline_turn.ask(connection.record.id);
+    let has = here.doors.pipeline_turn.ask(connection.record.id);
     connection.turn = match has {
         true => RoomTurn::Has {
             since_ms: here.now_ms,
@@ -177,7 +177,7 @@ pub(super) fn settle_turn(here: Here<'_>, connection: &mut Connection) {
         }
     };
     if is_over {
-        connection.end_turn(here.shared);
+        connection.end_turn(here.doors);
     }
 }
 
@@ -197,14 +197,14 @@ pub(super) fn keeps_turn_too_long(here: Here<'_>, connection: &Connection, stall
     let since = |then_ms| here.now_ms.saturating_sub(then_ms);
     (since(since_ms) >= allowed_ms || is_full && since(connection.taken_at_ms) >= FULL_MS)
         && connection.sendable_bytes() > 0
-        && here.shared.pipeline_turn.is_wanted()
+        && here.doors.pipeline_turn.is_wanted()
 }
 
 impl Connection {
     /// Ends its turn, or its wait for it (input::R3).
-    pub(super) fn end_turn(&mut self, shared: &Shared) {
+    pub(super) fn end_turn(&mut self, doors: &Doors) {
         if std::mem::replace(&mut self.turn, RoomTurn::None) != RoomTurn::None {
-            shared.pipeline_turn.leave(self.record.id);
+            doors.pipeline_turn.leave(self.record.id);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The thread of a reactor, with its settings and its time: lent to every part that needs them.
 
+use crate::doors::{Door, Doors};
 use duramen_config::{ServerConfig, clock};
 use duramen_redis::state::{ConfigCache, Shared, ThreadShared};
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::Instant;
 /// The thread that a reactor belongs to.
 pub(super) struct Thread {
     shared: Arc<Shared>,
+    doors: Arc<Doors>,
     number: usize,
     config: ConfigCache,
     /// The time of this round, in milliseconds of the server's clock.
@@ -22,6 +24,7 @@ pub(super) struct Thread {
 #[derive(Clone, Copy)]
 pub(super) struct Here<'a> {
     pub(super) shared: &'a Shared,
+    pub(super) doors: &'a Doors,
     /// What other threads see of this one.
     pub(super) thread: &'a ThreadShared,
     /// The number of this thread.
@@ -33,10 +36,12 @@ pub(super) struct Here<'a> {
 }
 
 impl Thread {
-    pub(super) fn new(shared: Arc<Shared>, number: usize) -> Thread {
+    pub(super) fn new(doors: Arc<Doors>, number: usize) -> Thread {
+        let shared = Arc::clone(doors.shared());
         Thread {
             config: ConfigCache::new(&shared),
             shared,
+            doors,
             number,
             now_ms: clock::coarse_ms(),
             stop_deadline: None,
@@ -49,6 +54,7 @@ impl Thread {
         Here {
             config: self.config.get(&self.shared),
             shared: &self.shared,
+            doors: &self.doors,
             thread: &self.shared.threads[self.number],
             number: self.number,
             now_ms: self.now_ms,
@@ -69,6 +75,15 @@ impl Thread {
     #[inline]
     pub(super) fn me(&self) -> &ThreadShared {
         &self.shared.threads[self.number]
+    }
+
+    /// The way by which other threads give connections to this one.
+    pub(super) fn door(&self) -> &Door {
+        self.doors.door(self.number)
+    }
+
+    pub(super) fn doors(&self) -> &Doors {
+        &self.doors
     }
 
     #[inline]

@@ -81,7 +81,7 @@ impl Waits {
     /// Parks a connection whose first request waits for elements. It is out of its slot.
     pub(super) fn await_key(&mut self, here: Here<'_>, token: Token, connection: &mut Connection) {
         connection.waits_for = WaitsFor::Key;
-        connection.end_turn(here.shared); // others want the turn of the long pipelines (input::R3)
+        connection.end_turn(here.doors); // others want the turn of the long pipelines (input::R3)
         self.note_end(token, connection);
     }
 

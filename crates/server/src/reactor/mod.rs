@@ -64,7 +64,7 @@ use connection::Connection;
 use connections::{Connections, Token};
 use duramen_config::ServerError;
 use duramen_redis::executor::Executor;
-use duramen_redis::state::Shared;
+use crate::doors::Doors;
 use duramen_redis::threads::{Running, Stop};
 use effects::Deliveries;
 use flash::FlashReads;
@@ -142,15 +142,15 @@ impl Reactor {
     /// # Errors
     /// [`ServerError`] if the engine or the kernel has no room for another thread.
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        doors: Arc<Doors>,
         number: usize,
         listeners: Listeners,
         standby: Arc<Standby<Box<Reactor>>>,
         running: Running,
     ) -> Result<Box<Reactor>, ServerError> {
-        let watch = Watch::new(&shared.threads[number], &listeners)?;
+        let watch = Watch::new(&doors.shared().threads[number], &listeners)?;
         Ok(Box::new(Reactor {
-            traffic: Traffic::new(shared, number, watch)?,
+            traffic: Traffic::new(doors, number, watch)?,
             acceptor: Acceptor::new(listeners),
             rings: Rings::default(),
             deliveries: Deliveries::default(),
@@ -207,7 +207,7 @@ impl Reactor {
             }
         }
         self.close_all();
-        self.traffic.me().end_incoming();
+        self.traffic.thread.door().end_incoming();
         self.traffic.me().beat.sleeps(); // no thread is missed from now on
         true
     }
@@ -305,7 +305,7 @@ impl Reactor {
 
     /// Takes over connections that other threads accepted for this one.
     fn adopt(&mut self) {
-        for incoming in self.traffic.me().incoming() {
+        for incoming in self.traffic.thread.door().incoming() {
             let here = self.traffic.thread.here();
             let mut places = Places {
                 connections: &mut self.traffic.connections,
@@ -326,9 +326,9 @@ impl Reactor {
             self.traffic.close(token);
         }
         self.traffic.thread.shared().wake_for_commit(); // as after Message::Close
-        for incoming in self.traffic.me().incoming() {
+        for incoming in self.traffic.thread.door().incoming() {
             drop(incoming);
-            self.traffic.me().connections_changed(-1);
+            self.traffic.thread.door().connections_changed(-1);
             self.traffic.thread.shared().leave();
         }
     }

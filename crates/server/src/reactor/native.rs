@@ -1,5 +1,5 @@
 //! Connections of native clients. Their hellos were exchanged elsewhere
-//! (`Shared::hand_over_native`); then they are in the slots like RESP connections, with the same
+//! (`Doors::hand_over_native`); then they are in the slots like RESP connections, with the same
 //! bounds. Their input consists of frames, and their replies wait in the same way.
 //!
 //! An invalid frame ends the connection: the start of the next frame is not known.

@@ -1,7 +1,7 @@
 //! The memory that the server shares with one client on its machine. The rules are in `local`.
 
 use super::ZERO;
-use duramen_redis::state::LocalRings;
+use crate::doors::LocalRings;
 use duramen_shm::ring_bell;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;

@@ -18,7 +18,8 @@ use super::watch::Watch;
 use super::{Traffic, native};
 use duramen_config::{ServerError, seldom};
 use duramen_redis::executor::Executor;
-use duramen_redis::state::{Shared, ThreadShared};
+use crate::doors::Doors;
+use duramen_redis::state::ThreadShared;
 use duramen_redis::state::Verdict;
 use rustix::event::epoll::EventFlags;
 use std::sync::Arc;
@@ -27,12 +28,12 @@ impl Traffic {
     /// # Errors
     /// [`ServerError`] if the engine has no room for another thread.
     pub(super) fn new(
-        shared: Arc<Shared>,
+        doors: Arc<Doors>,
         number: usize,
         watch: Watch,
     ) -> Result<Traffic, ServerError> {
         Ok(Traffic {
-            executor: Executor::new(Arc::clone(&shared), number)?,
+            executor: Executor::new(Arc::clone(doors.shared()), number)?,
             connections: Connections::default(),
             watch,
             input: Receive::new(),
@@ -45,7 +46,7 @@ impl Traffic {
             flash: FlashReads::default(),
             waits: Waits::default(),
             behind: Behind::default(),
-            thread: Thread::new(shared, number),
+            thread: Thread::new(doors, number),
         })
     }
 
@@ -128,7 +129,7 @@ impl Traffic {
         if let (None, Some(local)) = (self.thread.stop_deadline(), connection.local()) {
             local.give_back(&connection.fd);
         }
-        connection.end_turn(self.thread.shared());
+        connection.end_turn(self.thread.doors());
         self.flash
             .unpark(self.thread.here(), &mut connection, &mut self.executor);
         self.waits.end(self.thread.here(), token, &mut connection);
@@ -144,7 +145,7 @@ impl Traffic {
         self.connections.release(token);
         self.me().clients.remove(connection.record.id);
         connection.record.note_gone();
-        self.me().connections_changed(-1);
+        self.thread.door().connections_changed(-1);
         self.thread.shared().leave();
         if connection.client.verdict() != Verdict::CloseNow && connection.unsent_bytes() == 0 {
             connection.say_goodbye();

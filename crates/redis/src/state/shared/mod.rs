@@ -16,9 +16,7 @@
 pub mod commands;
 pub(crate) mod encodings;
 mod full;
-mod local;
 mod memory;
-mod pipeline_turn;
 mod reserved;
 mod settings;
 mod totals;
@@ -29,6 +27,7 @@ use crate::durability::{Durability, Progress};
 use crate::figures::counters::{Counter, ThreadCounters};
 use crate::figures::error_names::Codes;
 use crate::figures::latency::LatencyEvents;
+use crate::figures::local_use::LocalUse;
 use crate::flash::tier::Tier;
 use crate::membership::Membership;
 use crate::pubsub::registry::PubSub;
@@ -49,13 +48,8 @@ use duramen_config::certificates::Certificates;
 use duramen_config::{ConfigFile, ServerConfig, ServerError};
 use duramen_engine::flash::FlashStats;
 use duramen_engine::{EntryDamage, Store, TableId};
-use duramen_tls::Session;
-pub use local::{LocalRings, LocalUse};
-use pipeline_turn::PipelineTurn;
 pub use settings::{Changes, ConfigCache};
 use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -70,28 +64,6 @@ pub struct ThreadShared {
     pub commits: Commits,
     /// The connections that the thread owns.
     pub clients: Registry,
-    /// Number of these connections, and of those handed over but not yet taken.
-    connections: AtomicUsize,
-    /// Sockets that other threads accepted for this thread; `None`: it has ended.
-    incoming: Mutex<Option<Vec<Incoming>>>,
-}
-
-/// An accepted socket, to be handed to the thread that will own it.
-pub struct Incoming {
-    pub fd: OwnedFd,
-    pub peer: SocketAddr,
-    /// None: its bytes are not encrypted.
-    pub tls: Option<Box<Session>>,
-    /// None: RESP.
-    pub native: Option<NativeStart>,
-}
-
-/// The state of a native client's connection after both hellos.
-pub struct NativeStart {
-    /// Bytes received after the client's hello.
-    pub received: Vec<u8>,
-    /// Of a client on this machine: the memory for its frames.
-    pub rings: Option<LocalRings>,
 }
 
 impl ThreadShared {
@@ -102,36 +74,7 @@ impl ThreadShared {
             mailbox: Mailbox::new()?,
             commits: Commits::default(),
             clients: Registry::default(),
-            connections: AtomicUsize::new(0),
-            incoming: Mutex::new(Some(Vec::new())),
         })
-    }
-
-    pub fn connections_changed(&self, by: isize) {
-        self.connections.fetch_add(by as usize, Ordering::Relaxed);
-    }
-
-    /// Called by any thread, which posts [`Message::Wake`] afterwards. Closes the socket if the
-    /// owning thread has ended.
-    pub fn hand_over(&self, incoming: Incoming) {
-        if let Some(sockets) = &mut *self.lock_incoming() {
-            sockets.push(incoming);
-        }
-    }
-
-    /// Called by the owning thread: takes the sockets that were handed over.
-    pub fn incoming(&self) -> Vec<Incoming> {
-        let mut incoming = self.lock_incoming();
-        incoming.as_mut().map(std::mem::take).unwrap_or_default()
-    }
-
-    /// Called by the owning thread when it ends.
-    pub fn end_incoming(&self) {
-        *self.lock_incoming() = None;
-    }
-
-    fn lock_incoming(&self) -> MutexGuard<'_, Option<Vec<Incoming>>> {
-        self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -201,9 +144,8 @@ pub struct Shared {
     next_client_id: AtomicU64,
     connected: AtomicUsize,
     /// Memory shared with clients on this machine.
-    pub(crate) local: Arc<LocalUse>,
+    pub local: Arc<LocalUse>,
     pub tls: Arc<Certificates>,
-    pub pipeline_turn: PipelineTurn,
     stop: AtomicU8,
     /// The reactor threads that run.
     pub ending: Arc<Ending>,
@@ -277,7 +219,6 @@ impl Shared {
             connected: AtomicUsize::new(0),
             local: Arc::default(),
             tls: Arc::default(),
-            pipeline_turn: PipelineTurn::default(),
             stop: AtomicU8::new(0),
             ending: Arc::default(),
             stuck_after_ms: AtomicU64::new(STUCK_AFTER_MS),
@@ -475,31 +416,6 @@ impl Shared {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Takes over a native client's connection after both hellos. `tls`: its session, if the
-    /// connection is encrypted. `received`: the bytes received after the client's hello, decrypted.
-    /// False: there are too many clients.
-    pub fn hand_over_native(
-        &self,
-        fd: OwnedFd,
-        peer: SocketAddr,
-        tls: Option<Box<Session>>,
-        received: Vec<u8>,
-    ) -> bool {
-        if !self.enter(self.config().maxclients) {
-            return false;
-        }
-        self.give(Incoming {
-            fd,
-            peer,
-            tls,
-            native: Some(NativeStart {
-                received,
-                rings: None,
-            }),
-        });
-        true
-    }
-
     /// Takes one of the `maxclients` connections; `false` = all are taken. [`leave`](Self::leave)
     /// gives it back.
     pub fn enter(&self, maxclients: usize) -> bool {
@@ -513,15 +429,6 @@ impl Shared {
 
     pub fn leave(&self) {
         self.connected.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// The thread that owns the fewest connections; `preferred` if several own as few.
-    pub fn least_connections(&self, preferred: usize) -> usize {
-        let connections =
-            |thread: &usize| self.threads[*thread].connections.load(Ordering::Relaxed);
-        (0..self.threads.len())
-            .min_by_key(|thread| (connections(thread), *thread != preferred))
-            .unwrap_or(preferred)
     }
 
     /// All connections, ordered by id.

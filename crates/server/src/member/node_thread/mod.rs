@@ -22,6 +22,7 @@ use super::local_clients::LocalClients;
 use super::mail::{Mail, Order};
 use super::silence::Silence;
 use super::workers::{Chores, Workers};
+use crate::doors::Doors;
 use certificate::Renewal;
 use duramen::Store;
 use duramen_base::ids::{ClusterId, ServerId};
@@ -65,6 +66,7 @@ const ANSWER_US_MAX: u64 = 30_000_000;
 
 pub(super) struct Parts {
     pub shared: Arc<Shared>,
+    pub doors: Arc<Doors>,
     pub hub: Hub<Mail>,
     pub node: Node,
     pub clock: Clock,
@@ -327,7 +329,7 @@ impl NodeThread {
                     } = incoming;
                     match &self.parts.local {
                         Some(local) if is_local => local.take_over(fd, peer),
-                        _ => _ = self.parts.shared.hand_over_native(fd, peer, tls, received),
+                        _ => _ = self.parts.doors.hand_over_native(fd, peer, tls, received),
                     }
                 }
                 _ => {}

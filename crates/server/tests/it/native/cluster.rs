@@ -183,7 +183,7 @@ impl Cluster {
     }
 
     fn listen(&self, native: TcpListener, coordinator: TcpListener) {
-        let (shared, stop) = (self.server.shared().clone(), self.stop.clone());
+        let (doors, stop) = (self.server.doors().clone(), self.stop.clone());
         std::thread::spawn(move || {
             while let Ok((mut stream, peer)) = native.accept() {
                 if stop.load(Ordering::SeqCst) {
@@ -192,22 +192,22 @@ impl Cluster {
                 if let Some(received) = greet(&mut stream, Role::Server) {
                     stream.set_nonblocking(true).expect("non-blocking");
                     stream.set_nodelay(true).expect("nodelay");
-                    shared.hand_over_native(stream.into(), peer, None, received);
+                    doors.hand_over_native(stream.into(), peer, None, received);
                 }
             }
         });
         let local = UnixListener::bind(self.socket_path()).expect("a short path");
-        let (shared, stop) = (self.server.shared().clone(), self.stop.clone());
+        let (doors, stop) = (self.server.doors().clone(), self.stop.clone());
         std::thread::spawn(move || {
             while let Ok((mut stream, _)) = local.accept() {
                 if stop.load(Ordering::SeqCst) {
                     return;
                 }
-                let shared = shared.clone();
+                let doors = doors.clone();
                 std::thread::spawn(move || {
                     if greet(&mut stream, Role::Server).is_some() {
                         stream.set_nonblocking(true).expect("non-blocking");
-                        shared.hand_over_local(stream.into(), ([127, 0, 0, 1], 0).into());
+                        doors.hand_over_local(stream.into(), ([127, 0, 0, 1], 0).into());
                     }
                 });
             }

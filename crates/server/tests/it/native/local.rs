@@ -325,7 +325,7 @@ fn a_client_that_ends_its_sending_side_gets_its_replies() {
     assert!(moved.bytes > 10_000, "{} bytes of replies", moved.bytes);
 }
 
-/// shared::local::L2
+/// doors::rings::L2
 #[test]
 fn memory_is_given_back_though_its_client_keeps_it() {
     let cluster = start();

@@ -1,4 +1,4 @@
-//! The turn of the long pipelines (the reactor's input::R3).
+//! The turn of the long pipelines (input::R3).
 //!
 //! **Concurrency**: one lock, taken only for connections that the room for all does not serve.
 
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Clients are named by their ids.
 #[derive(Default)]
-pub struct PipelineTurn(Mutex<Queue>);
+pub(crate) struct PipelineTurn(Mutex<Queue>);
 
 #[derive(Default)]
 struct Queue {
@@ -22,7 +22,7 @@ impl PipelineTurn {
 
     /// Whether the client has the turn now. Otherwise it waits behind those that asked before. Its
     /// connection calls [`leave`](Self::leave) afterwards, in both cases.
-    pub fn ask(&self, client: u64) -> bool {
+    pub(crate) fn ask(&self, client: u64) -> bool {
         let mut queue = self.lock();
         if queue.holder.is_none() && queue.waiting.front().is_none_or(|first| *first == client) {
             queue.waiting.pop_front();
@@ -34,14 +34,14 @@ impl PipelineTurn {
     }
 
     /// The client's turn is over, or it does not wait for it any more.
-    pub fn leave(&self, client: u64) {
+    pub(crate) fn leave(&self, client: u64) {
         let mut queue = self.lock();
         queue.holder.take_if(|holder| *holder == client);
         queue.waiting.retain(|waiting| *waiting != client);
     }
 
     /// Whether a client waits.
-    pub fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         !self.lock().waiting.is_empty()
     }
 }

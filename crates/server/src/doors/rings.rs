@@ -11,72 +11,32 @@
 //! **Concurrency**: any thread; memory is made on a thread of its own, because that takes up to
 //! 10 ms.
 
-use super::{Incoming, NativeStart, Shared};
-use crate::threads::mailbox::Message;
+use super::{Doors, Incoming, NativeStart};
 use duramen_config::seldom;
+use duramen_redis::figures::LocalSeat;
 use duramen_shm::{Rings, memory_bytes, send_with_fd};
 use duramen_wire::native::codec::{Envelope, Kind, Trouble, encode_rings, encode_trouble};
 use rustix::net::SendFlags;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A refused client uses TCP. One that cannot may ask again after this time.
 const REFUSED_MS: u32 = 1_000;
 
-/// Shared memory in use (L1).
-#[derive(Debug, Default)]
-pub struct LocalUse {
-    clients: AtomicUsize,
-    bytes: AtomicU64,
-}
-
-impl LocalUse {
-    /// Bytes of all clients' shared memory.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-}
-
-/// The right to shared memory of this size; given back when dropped.
-struct Seat {
-    of: Arc<LocalUse>,
-    bytes: u64,
-}
-
-impl Seat {
-    fn take(of: &Arc<LocalUse>, clients_max: usize, bytes: u64) -> Option<Seat> {
-        if of.clients.fetch_add(1, Ordering::Relaxed) >= clients_max {
-            of.clients.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
-        of.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let of = Arc::clone(of);
-        Some(Seat { of, bytes })
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.of.clients.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// The memory shared with one client. Unmapped before it is given back (L1).
-pub struct LocalRings {
-    pub rings: Rings,
-    _seat: Seat,
+pub(crate) struct LocalRings {
+    pub(crate) rings: Rings,
+    /// L1
+    _seat: LocalSeat,
 }
 
-impl Shared {
+impl Doors {
     /// Takes over the connection of a native client on this machine, a Unix socket, after both
     /// hellos: gives the client the memory for all later frames. False: there are too many clients,
     /// or no memory.
     pub fn hand_over_local(&self, fd: OwnedFd, peer: SocketAddr) -> bool {
-        if !self.enter(self.config().maxclients) {
+        if !self.shared.enter(self.shared.config().maxclients) {
             return false;
         }
         let rings = match self.share_rings(&fd) {
@@ -91,7 +51,7 @@ impl Shared {
                 encode_trouble(&mut frame, &envelope, Kind::Ping as u16, &trouble);
                 // A client that does not read it sees the end of the connection.
                 let _ = rustix::net::send(&fd, &frame, SendFlags::NOSIGNAL);
-                self.leave();
+                self.shared.leave();
                 return false;
             }
         };
@@ -109,26 +69,15 @@ impl Shared {
     }
 
     fn share_rings(&self, socket: &OwnedFd) -> io::Result<LocalRings> {
-        let config = self.config();
+        let config = self.shared.config();
         let ring_bytes = config.local_ring_bytes;
-        let seat = Seat::take(
-            &self.local,
-            config.local_clients,
-            memory_bytes(ring_bytes) as u64,
-        )
-        .ok_or_else(|| io::Error::other("all local-clients have shared memory"))?;
+        let (clients_max, bytes) = (config.local_clients, memory_bytes(ring_bytes) as u64);
+        let seat = self.shared.local.take(clients_max, bytes);
+        let seat = seat.ok_or_else(|| io::Error::other("all local-clients have shared memory"))?;
         let (rings, memory) = Rings::make(ring_bytes)?;
         let mut frame = Vec::new();
         encode_rings(&mut frame, ring_bytes as u32);
         send_with_fd(socket, &frame, memory.as_fd())?;
         Ok(LocalRings { rings, _seat: seat })
-    }
-
-    /// Hands a counted connection to the thread that owns the fewest.
-    pub(super) fn give(&self, incoming: Incoming) {
-        let owner = &self.threads[self.least_connections(0)];
-        owner.connections_changed(1);
-        owner.hand_over(incoming);
-        owner.mailbox.post(Message::Wake);
     }
 }

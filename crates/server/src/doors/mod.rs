@@ -1,0 +1,149 @@
+//! The ways into the reactor threads: connections that other threads have accepted, and the turn
+//! of the long pipelines.
+//!
+//! **Concurrency.** Any thread hands a connection over; the thread that owns it takes it. The
+//! locks are held for a look.
+
+mod pipeline_turn;
+mod rings;
+
+use duramen_redis::state::Shared;
+use duramen_redis::threads::Message;
+use duramen_tls::Session;
+pub(crate) use pipeline_turn::PipelineTurn;
+pub(crate) use rings::LocalRings;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// An accepted socket, to be handed to the thread that will own it.
+pub(crate) struct Incoming {
+    pub(crate) fd: OwnedFd,
+    pub(crate) peer: SocketAddr,
+    /// None: its bytes are not encrypted.
+    pub(crate) tls: Option<Box<Session>>,
+    /// None: RESP.
+    pub(crate) native: Option<NativeStart>,
+}
+
+/// The state of a native client's connection after both hellos.
+pub(crate) struct NativeStart {
+    /// Bytes received after the client's hello.
+    pub(crate) received: Vec<u8>,
+    /// Of a client on this machine: the memory for its frames.
+    pub(crate) rings: Option<LocalRings>,
+}
+
+/// The way to one reactor thread.
+pub(crate) struct Door {
+    /// Number of the connections that the thread owns, and of those handed over but not yet taken.
+    connections: AtomicUsize,
+    /// Sockets that other threads accepted for this thread; `None`: it has ended.
+    incoming: Mutex<Option<Vec<Incoming>>>,
+}
+
+impl Door {
+    fn new() -> Door {
+        Door {
+            connections: AtomicUsize::new(0),
+            incoming: Mutex::new(Some(Vec::new())),
+        }
+    }
+
+    pub(crate) fn connections_changed(&self, by: isize) {
+        self.connections.fetch_add(by as usize, Ordering::Relaxed);
+    }
+
+    /// Called by any thread, which posts [`Message::Wake`] afterwards. Closes the socket if the
+    /// owning thread has ended.
+    pub(crate) fn hand_over(&self, incoming: Incoming) {
+        if let Some(sockets) = &mut *self.lock_incoming() {
+            sockets.push(incoming);
+        }
+    }
+
+    /// Called by the owning thread: takes the sockets that were handed over.
+    pub(crate) fn incoming(&self) -> Vec<Incoming> {
+        let mut incoming = self.lock_incoming();
+        incoming.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Called by the owning thread when it ends.
+    pub(crate) fn end_incoming(&self) {
+        *self.lock_incoming() = None;
+    }
+
+    fn lock_incoming(&self) -> MutexGuard<'_, Option<Vec<Incoming>>> {
+        self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The ways to all reactor threads.
+pub struct Doors {
+    shared: Arc<Shared>,
+    /// One per reactor thread, by number.
+    threads: Box<[Door]>,
+    pub(crate) pipeline_turn: PipelineTurn,
+}
+
+impl Doors {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Arc<Doors> {
+        Arc::new(Doors {
+            shared: Arc::clone(shared),
+            threads: shared.threads.iter().map(|_| Door::new()).collect(),
+            pipeline_turn: PipelineTurn::default(),
+        })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Takes over a native client's connection after both hellos. `tls`: its session, if the
+    /// connection is encrypted. `received`: the bytes received after the client's hello,
+    /// decrypted. False: there are too many clients.
+    pub fn hand_over_native(
+        &self,
+        fd: OwnedFd,
+        peer: SocketAddr,
+        tls: Option<Box<Session>>,
+        received: Vec<u8>,
+    ) -> bool {
+        if !self.shared.enter(self.shared.config().maxclients) {
+            return false;
+        }
+        self.give(Incoming {
+            fd,
+            peer,
+            tls,
+            native: Some(NativeStart {
+                received,
+                rings: None,
+            }),
+        });
+        true
+    }
+
+    pub(crate) fn door(&self, number: usize) -> &Door {
+        &self.threads[number]
+    }
+
+    /// The thread that owns the fewest connections; `preferred` if several own as few.
+    pub(crate) fn least_connections(&self, preferred: usize) -> usize {
+        let connections =
+            |thread: &usize| self.threads[*thread].connections.load(Ordering::Relaxed);
+        (0..self.threads.len())
+            .min_by_key(|thread| (connections(thread), *thread != preferred))
+            .unwrap_or(preferred)
+    }
+
+    /// Hands a counted connection to the thread that owns the fewest.
+    fn give(&self, incoming: Incoming) {
+        let number = self.least_connections(0);
+        let owner = &self.threads[number];
+        owner.connections_changed(1);
+        owner.hand_over(incoming);
+        self.shared.threads[number].mailbox.post(Message::Wake);
+    }
+}
