@@ -22,9 +22,9 @@
 //! **Concurrency.** Lock order: a shard, the patterns, the queue of a mailbox. Nothing is waited
 //! for while one of them is held.
 
-use crate::state::ThreadShared;
 use crate::threads::mailbox::Message;
 use crate::threads::publication::{CROWDED_BYTES, Kind, Publication};
+use crate::threads::thread::ThreadShared;
 use duramen_base::glob::Pattern;
 use duramen_base::limits::KEY_BYTES_MAX;
 use std::collections::{BTreeMap, HashMap};

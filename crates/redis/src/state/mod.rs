@@ -10,4 +10,4 @@ pub(crate) mod progress;
 pub mod shared;
 
 pub use client::{Client, Mode, Verdict, shown};
-pub use shared::{Changes, CommandState, ConfigCache, Shared, ThreadShared};
+pub use shared::{Changes, CommandState, ConfigCache, Shared};

@@ -5,10 +5,12 @@ pub(crate) mod clients;
 pub(crate) mod commits;
 pub(crate) mod mailbox;
 pub(crate) mod publication;
+pub(crate) mod thread;
 pub(crate) mod watch;
 
 pub use background::Background;
 pub use clients::ClientRecord;
 pub use mailbox::{Invalid, Lost, Message};
 pub use publication::{CROWDED_BYTES, Kind, Publication};
+pub use thread::ThreadShared;
 pub use watch::{Running, Stop};

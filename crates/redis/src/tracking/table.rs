@@ -27,9 +27,10 @@
 //! for meanwhile; their order: the clients, a shard; the prefixes, the queue of a mailbox. A thread
 //! of its own drops forgotten tables, because that takes long.
 
-use crate::state::shared::{Shared, ThreadShared};
+use crate::state::Shared;
 use crate::threads::background::Background;
 use crate::threads::mailbox::{Invalid, Invalidation, Message};
+use crate::threads::thread::ThreadShared;
 use duramen_config::clock;
 use duramen_engine::{Error, Store, TableId, Written};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -2,7 +2,8 @@
 
 use crate::doors::{Door, Doors};
 use duramen_config::{ServerConfig, clock};
-use duramen_redis::state::{ConfigCache, Shared, ThreadShared};
+use duramen_redis::state::{ConfigCache, Shared};
+use duramen_redis::threads::ThreadShared;
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -19,7 +19,7 @@ use super::{Traffic, native};
 use duramen_config::{ServerError, seldom};
 use duramen_redis::executor::Executor;
 use crate::doors::Doors;
-use duramen_redis::state::ThreadShared;
+use duramen_redis::threads::ThreadShared;
 use duramen_redis::state::Verdict;
 use rustix::event::epoll::EventFlags;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use super::connection::Connection;
 use super::connections::Token;
 use super::listener::Listeners;
 use duramen_config::ServerError;
-use duramen_redis::state::ThreadShared;
+use duramen_redis::threads::ThreadShared;
 use rustix::event::epoll::{self, Event, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;

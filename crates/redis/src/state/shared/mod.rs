@@ -33,9 +33,9 @@ use crate::membership::Membership;
 use crate::pubsub::registry::PubSub;
 use crate::script::cache::Scripts;
 use crate::threads::background::Background;
-use crate::threads::clients::{ClientRecord, Registry};
-use crate::threads::commits::Commits;
-use crate::threads::mailbox::{Mailbox, Message};
+use crate::threads::clients::ClientRecord;
+use crate::threads::mailbox::Message;
+use crate::threads::thread::ThreadShared;
 use crate::threads::watch::{Beat, Ending, Stop};
 use crate::tracking::table::Tracking;
 pub use commands::CommandState;
@@ -53,30 +53,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-
-/// The part of a reactor thread that other threads see.
-pub struct ThreadShared {
-    pub counters: ThreadCounters,
-    /// When the thread last came back to its loop.
-    pub beat: Beat,
-    pub mailbox: Mailbox,
-    /// Wakes the thread after a commit, if the thread waits for one.
-    pub commits: Commits,
-    /// The connections that the thread owns.
-    pub clients: Registry,
-}
-
-impl ThreadShared {
-    pub(crate) fn new() -> Result<ThreadShared, ServerError> {
-        Ok(ThreadShared {
-            counters: ThreadCounters::default(),
-            beat: Beat::default(),
-            mailbox: Mailbox::new()?,
-            commits: Commits::default(),
-            clients: Registry::default(),
-        })
-    }
-}
 
 /// The state that exists once the data is loaded.
 struct Loaded {
