@@ -23,6 +23,7 @@ pub mod operation;
 pub mod pubsub;
 pub mod reply;
 pub mod script;
+mod start;
 pub mod state;
 pub mod table;
 pub mod threads;

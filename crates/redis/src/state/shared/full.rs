@@ -3,7 +3,7 @@
 
 use super::Shared;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 /// Refusals have ended when there was none for this time.
@@ -46,7 +46,7 @@ impl Shared {
             return;
         }
         tracing::warn!("writes are refused for lack of memory from now on: {text}");
-        let this = self.this().as_ref().map_or_else(Weak::new, Arc::downgrade);
+        let this = self.weak();
         let given = self.refusal_watch.give(move || watch(&this, before));
         if given.is_err() {
             self.memory_refusals

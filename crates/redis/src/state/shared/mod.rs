@@ -41,13 +41,13 @@ use crate::tracking::table::Tracking;
 pub use commands::CommandState;
 use duramen_acl::{Catalog, Logins};
 use duramen_backup::{Backup, Copies};
-use duramen_base::ids::{Level, SegmentId};
+use duramen_base::ids::Level;
 use duramen_base::waiters::{Ticket, Waiters};
 use duramen_cipher::KeyId;
 use duramen_config::certificates::Certificates;
 use duramen_config::{ConfigFile, ServerConfig, ServerError};
 use duramen_engine::flash::FlashStats;
-use duramen_engine::{EntryDamage, Store, TableId};
+use duramen_engine::{Store, TableId};
 pub use settings::{Changes, ConfigCache};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -137,8 +137,8 @@ const STUCK_AFTER_MS: u64 = 5_000;
 const NOT_READY_AFTER_MS: u64 = 3_000;
 
 impl Shared {
-    /// Makes the state without data; [`serve`](Self::serve) adds the data. `commands`:
-    /// the rows of the command table.
+    /// Makes the state without data; [`serve`](Self::serve) adds the data. `commands`: the rows of
+    /// the command table.
     ///
     /// # Errors
     /// [`ServerError::System`] if a mailbox's eventfd cannot be made. [`ServerError::Config`] or
@@ -206,42 +206,23 @@ impl Shared {
         self.this.upgrade()
     }
 
-    /// Ends loading: from now on clients are served from `store`. To be called once.
-    pub fn serve(&self, store: Arc<Store>, durability: Option<Arc<Durability>>) {
-        self.serve_with(store, durability, None);
+    /// As [`this`](Self::this), for those that must not keep it.
+    pub(crate) fn weak(&self) -> Weak<Shared> {
+        self.this.clone()
     }
 
-    /// As [`serve`](Self::serve), with a second tier.
-    pub fn serve_with(
+    /// The data is there from now on. To be called once.
+    pub(crate) fn put_data(
         &self,
         store: Arc<Store>,
         durability: Option<Arc<Durability>>,
         tier: Option<Arc<Tier>>,
     ) {
-        let this = self.this.clone();
-        store.when_departed(move |departure, table, key| {
-            if let Some(shared) = this.upgrade() {
-                shared.publish_departure(departure, table, key);
-                shared.key_departed(table, key);
-            }
+        self.loaded.get_or_init(|| Loaded {
+            store,
+            durability,
+            tier,
         });
-        store.when_damaged(log_damage);
-        store.when_given_up(log_given_up);
-        store.set_verify_reads(self.config().verify_reads);
-        let this = self.this.clone();
-        store.when_written(move |writes| {
-            if let Some(shared) = this.upgrade() {
-                shared.keys_written(writes);
-            }
-        });
-        self.track_loaded(&Arc::clone(&store), || {
-            self.loaded.get_or_init(|| Loaded {
-                store,
-                durability,
-                tier,
-            });
-        });
-        self.set_events(self.config().events);
     }
 
     /// The second tier; None: there is none, or the data is not loaded yet.
@@ -547,29 +528,5 @@ impl Shared {
             1 => Stop::Graceful,
             _ => Stop::AtOnce,
         }
-    }
-}
-
-/// Logs that cleaning cannot end.
-fn log_given_up(segment: SegmentId, why: &str) {
-    tracing::error!(
-        segment = segment.0,
-        "cleaning of a segment was given up: {why}. No data is lost, and other segments are cleaned; the disk space that it would have freed is free after a restart of this server"
-    );
-}
-
-/// Logs an entry in memory that does not match its checksum.
-fn log_damage(damage: &EntryDamage) {
-    let (segment, what) = (damage.segment.0, &damage.what);
-    if damage.is_mended {
-        tracing::warn!(
-            segment,
-            "memory changed an entry, and it was corrected: {what}; test the memory of this machine"
-        );
-    } else {
-        tracing::error!(
-            segment,
-            "memory changed an entry, and it cannot be corrected: {what}; its segment stays as it is. Test the memory of this machine"
-        );
     }
 }
