@@ -1,16 +1,16 @@
 //! ACL: users and their rights, with the replies of Redis 7.4.
 
-use super::audit::Outcome;
 use super::client_line::line;
 use super::record as audit;
 use super::refusals::Origin;
-use super::users::{Denial, NO_FILE, Reason};
 use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use crate::command::lookup::Resolved;
 use crate::command::permit::{self, Permit, Refusal};
 use crate::command::spec::Spec;
 use crate::state::Shared;
+use crate::state::access::audit::Outcome;
+use crate::state::access::users::{Denial, NO_FILE, Reason};
 use crate::state::client::{Client, Verdict};
 use duramen_acl::{CATEGORIES, Catalog, Denied, Selector, Users, random_password};
 use duramen_config::clock;

@@ -1,13 +1,12 @@
-//! Users and their rights: commands, refusals, the audit log.
+//! Rights of users: commands, refusals, records of requests. The users and the audit log are in
+//! `state::access`.
 
-pub(crate) mod audit;
 pub(crate) mod client_line;
 pub(crate) mod commands;
 pub(crate) mod record;
 pub(crate) mod refusals;
-pub(crate) mod users;
 
-pub use audit::{Outcome, Record};
+pub use crate::state::access::audit::{Outcome, Record};
+pub use crate::state::access::users::Reason;
 pub use commands::origin;
 pub use refusals::Origin;
-pub use users::Reason;

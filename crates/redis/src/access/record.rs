@@ -1,8 +1,8 @@
 //! Records of requests for the audit log.
 
-use super::audit::{Outcome, Record};
 use crate::command::spec::{REDACTED, Spec, flag};
 use crate::state::Shared;
+use crate::state::access::audit::{Outcome, Record};
 use crate::state::client::Client;
 use duramen_config::AUDIT_CLASSES;
 use duramen_wire::resp::Args;

@@ -1,8 +1,8 @@
 //! Logins and denied requests of all ports: the audit log, the counters of `INFO`, and `ACL LOG`.
 
-use super::audit::{Outcome, Record};
-use super::users::{Denial, Reason};
 use crate::state::Shared;
+use crate::state::access::audit::{Outcome, Record};
+use crate::state::access::users::{Denial, Reason};
 use duramen_config::AUDIT_CLASSES;
 use std::time::{SystemTime, UNIX_EPOCH};
 

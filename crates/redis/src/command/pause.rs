@@ -18,7 +18,7 @@ use crate::script::commands as script;
 use crate::state::Shared;
 use crate::state::client::{Client, Verdict};
 use crate::state::shared::commands::global;
-use crate::transaction::queue::Transaction;
+use crate::state::transaction::queue::Transaction;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_config::clock;
 use duramen_wire::resp::Args;

@@ -1,11 +1,11 @@
 //! The connection itself: HELLO, AUTH, PING, ECHO, QUIT, RESET.
 
-use crate::access::audit::Outcome;
 use crate::access::commands as acl;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::monitor;
 use crate::pubsub::commands as pubsub;
 use crate::reply::wait::Until;
+use crate::state::access::audit::Outcome;
 use crate::state::client::Verdict;
 use crate::tracking::commands as tracking;
 use duramen_acl::LoginError;

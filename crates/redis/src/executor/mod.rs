@@ -25,11 +25,11 @@ pub(crate) mod tests;
 
 use crate::command::routing::has_left;
 use crate::pubsub::commands as pubsub;
-use crate::pubsub::subscribers::Subscribers;
 use crate::state::Shared;
 use crate::state::client::{Client, Verdict};
 use crate::state::db::DROPPED;
 use crate::state::local::Local;
+use crate::state::pubsub::subscribers::Subscribers;
 use crate::threads::publication::Kind;
 use crate::tracking::commands as tracking;
 use batch::{Group, Position};

@@ -3,7 +3,6 @@
 //! A message leaves with the reply of its PUBLISH (`reply::effects`), and the number in the reply
 //! is filled in then.
 
-use super::subscribers::{Ended, SUBSCRIPTIONS_BYTES_MAX, write_message};
 use crate::command::context::{Context, Done, Failure};
 use crate::command::walk::compiled;
 use crate::membership::outbox::MESSAGE_BYTES_MAX;
@@ -11,6 +10,7 @@ use crate::reply::effects::NO_RECEIVERS;
 use crate::state::Shared;
 use crate::state::client::Client;
 use crate::state::local::Local;
+use crate::state::pubsub::subscribers::{Ended, SUBSCRIPTIONS_BYTES_MAX, write_message};
 use crate::threads::publication::{Kind, Publication};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::resp::Encoder;

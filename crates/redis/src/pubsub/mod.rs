@@ -1,10 +1,9 @@
-//! Publish and subscribe: the registry of subscriptions, delivery, commands.
+//! Publish and subscribe: the release of messages and events, commands. The subscriptions are in
+//! `state::pubsub`.
 
 pub(crate) mod commands;
-pub(crate) mod registry;
 pub(crate) mod release;
-pub(crate) mod subscribers;
 
-pub use registry::Publisher;
+pub use crate::state::pubsub::registry::Publisher;
+pub use crate::state::pubsub::subscribers::Encoded;
 pub use release::release;
-pub use subscribers::Encoded;

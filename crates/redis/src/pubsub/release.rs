@@ -1,8 +1,8 @@
 //! The release of effects: their messages and events go to the subscribers.
 
-use super::registry::Publisher;
 use crate::reply::effects::{Effect, Effects, Event, NO_RECEIVERS};
 use crate::state::Shared;
+use crate::state::pubsub::registry::Publisher;
 use crate::threads::publication::Kind;
 use duramen_config::EventClasses;
 use duramen_engine::{Departure, TableId};

@@ -1,10 +1,10 @@
 //! EVAL and its like; SCRIPT.
 
-use super::cache::Killed;
 use super::run as script_run;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::spec::{Access, Spec};
 use crate::state::Shared;
+use crate::state::script::cache::Killed;
 use duramen_script::{Flags, Program, Script};
 use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;

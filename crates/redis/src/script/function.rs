@@ -4,16 +4,17 @@
 //! in slices, as a script runs, and then stored and made known in one step. A cluster's libraries
 //! are kept by its coordinator, which tells them to all members.
 
-use super::cache::limits;
 use super::commands::{end_long, keys};
-use super::interpreters::Load;
-use super::libraries::{LOAD_MAX, LOAD_TIMEOUT, Libraries, Library};
-use super::{interpreters as scripts, run as script_run};
+use super::run as script_run;
 use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure};
 use crate::command::databases;
 use crate::command::spec::Access;
 use crate::state::Shared;
+use crate::state::interpreters as scripts;
+use crate::state::interpreters::Load;
+use crate::state::script::cache::limits;
+use crate::state::script::libraries::{LOAD_MAX, LOAD_TIMEOUT, Libraries, Library};
 use duramen_base::glob::Pattern;
 use duramen_base::ids::Level;
 use duramen_engine::{Error, Guard, Room, Session, Store, TableId};

@@ -1,12 +1,10 @@
-//! Scripts and functions: interpreters, caches, libraries, commands.
+//! Scripts and functions: their runs and commands. What is known of them is in `state::script`, and
+//! those that run in `state::interpreters`.
 
-pub(crate) mod cache;
 pub(crate) mod calls;
 pub(crate) mod commands;
 mod flags;
 pub(crate) mod function;
-pub(crate) mod interpreters;
-pub(crate) mod libraries;
 pub(crate) mod outside;
 pub(crate) mod place;
 pub(crate) mod run;

@@ -1,8 +1,8 @@
 //! The state of the request around a script, set aside while commands of the script run.
 
-use super::interpreters::Running;
 use crate::command::context::Context;
 use crate::state::db::{DBS, Db};
+use crate::state::interpreters::Running;
 use duramen_engine::TableId;
 use duramen_wire::resp::Protocol;
 

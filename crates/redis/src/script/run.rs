@@ -11,16 +11,10 @@
 //! - L4: all slices of a run see the same tables behind the databases, and have the same rights and
 //!   the same program: after SWAPDB, ACL SETUSER or FUNCTION LOAD REPLACE it runs again.
 
-use super::cache::limits;
 use super::calls::{allowed, error, may_call, refusal, resolve};
 use super::flags::check_flags;
-use super::interpreters as scripts;
-use super::interpreters::{
-    Abandoned, Command, Entry, Interpreter, RESERVED_MIN, RESERVED_ROUND, Running,
-};
 use super::outside::Outside;
 use super::place::{check_place, place};
-use crate::access::audit::Outcome as Audited;
 use crate::access::{commands as acl, record as audit};
 use crate::command::context::{Context, Done, Failure};
 use crate::command::drafted::{self, ALONE_MAX, IN_ONE_GO_MAX};
@@ -29,8 +23,14 @@ use crate::command::routing::NotServed;
 use crate::command::spec::{Access, Spec, flag};
 use crate::command::{GROUP_KEYS, databases as places, pause};
 use crate::monitor;
+use crate::state::access::audit::Outcome as Audited;
 use crate::state::conflicts::Conflicts;
 use crate::state::db::{DROPPED, Db};
+use crate::state::interpreters as scripts;
+use crate::state::interpreters::{
+    Abandoned, Command, Entry, Interpreter, RESERVED_MIN, RESERVED_ROUND, Running,
+};
+use crate::state::script::cache::limits;
 use crate::state::shared::commands::global;
 use duramen_base::ids::{Level, TabletsVersion};
 use duramen_config::{clock, seldom};

@@ -1,13 +1,22 @@
 //! The state that outlives a request: of a client, of a thread, and of the whole server.
+//!
+//! A folder here has what a feature keeps; the feature itself stands above, in a folder of the
+//! same name, because its commands need the whole state.
 
+pub(crate) mod access;
 pub(crate) mod client;
 pub(crate) mod conflicts;
 pub(crate) mod db;
+pub(crate) mod interpreters;
 pub(crate) mod local;
 mod parked_client;
 pub(crate) mod parking;
 pub(crate) mod progress;
+pub(crate) mod pubsub;
+pub(crate) mod script;
 pub mod shared;
+pub(crate) mod tracking;
+pub(crate) mod transaction;
 
 pub use client::{Client, Mode, Verdict, shown};
 pub use shared::{Changes, CommandState, ConfigCache, Shared};

@@ -15,13 +15,13 @@
 //!   first read, the client is forgotten under the keys where only its run before has remembered it
 //!   ([`Context::untrack`]). When its request has ended there are none ([`Client::end_caching`]).
 
-use super::client::{ClientTracking, Scope};
-use super::table::{Limits, PREFIX_BYTES};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::key_access::KeyAccess;
 use crate::command::spec::{Access, Spec, flag};
 use crate::state::Shared;
 use crate::state::client::{Client, gate, shown};
+use crate::state::tracking::client::{ClientTracking, Scope};
+use crate::state::tracking::table::{Limits, PREFIX_BYTES};
 use duramen_engine::Draft;
 use duramen_wire::resp::number::parse_integer;
 use std::collections::BTreeSet;

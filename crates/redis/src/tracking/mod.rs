@@ -1,8 +1,8 @@
-//! Caches of clients: which keys a client has read, invalidations, commands.
+//! Caches of clients: the commands. The keys that a client has read are in `state::tracking`.
 
-pub(crate) mod client;
 pub(crate) mod commands;
-pub(crate) mod table;
 
-pub use client::{ClientTracking, Scope, write_broken, write_invalidation};
-pub use table::Limits;
+pub use crate::state::tracking::client::{
+    ClientTracking, Scope, write_broken, write_invalidation,
+};
+pub use crate::state::tracking::table::Limits;

@@ -12,12 +12,10 @@
 //! (routing::R1), independent of the checks when the requests were queued. The locks keep the
 //! owner from changing.
 
-pub(crate) mod queue;
 mod slice;
 mod slices;
 mod sound;
 mod steps;
-pub(crate) mod watches;
 
 use crate::command::context::{Context, Done, Failure};
 use crate::command::drafted::{self, KeyPlace};
@@ -28,22 +26,22 @@ use crate::command::spec::{Access, Spec, flag};
 use crate::command::{KEYS_KEPT, databases, pause};
 use crate::monitor;
 use crate::pubsub::commands as pubsub;
-use crate::script::interpreters::{Abandoned, RESERVED_ROUND, aborted};
 use crate::state::Shared;
 use crate::state::client::{Client, Verdict, gate, shown};
 use crate::state::db::{DROPPED, Db};
+use crate::state::interpreters::{Abandoned, RESERVED_ROUND, aborted};
 use crate::state::shared::commands::global;
+use crate::state::transaction::queue::{Step, Transaction};
+use crate::state::transaction::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
 use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::{Draft, Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
-use queue::{Step, Transaction};
 use slice::{SLICE, Slice, Stops};
 pub(crate) use slices::ExecRun;
 use sound::{check_written, targets, warm_alone};
 use std::time::{Duration, Instant};
 use steps::{run_steps, table_of};
-use watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
 
 pub(crate) fn multi(ctx: &mut Context<'_>) -> Done {
     if ctx.client.in_multi() {

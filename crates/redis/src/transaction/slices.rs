@@ -11,7 +11,6 @@
 //! - S2: all slices of a run see the same tables behind the databases, and have the same rights:
 //!   after SWAPDB or ACL SETUSER the queue runs again from its first command (as script::run::L4).
 
-use super::queue::Transaction;
 use super::slice::{SLICE, SLICE_MIN, Slice, Stops};
 use super::steps::run_steps;
 use super::{Queue, changes_database, hash_all};
@@ -21,6 +20,7 @@ use crate::command::spec::flag;
 use crate::reply::effects::Effects;
 use crate::script::run as script_run;
 use crate::state::db::{DBS, Db};
+use crate::state::transaction::queue::Transaction;
 use duramen_acl::User;
 use duramen_base::ids::TabletsVersion;
 use duramen_engine::{Draft, Error, Guard, Session, TableId};

@@ -2,12 +2,12 @@
 
 use super::Queue;
 use super::slice::Slice;
-use crate::access::audit::Outcome;
 use crate::access::{commands as acl, record as audit};
 use crate::command::context::Context;
 use crate::command::kinds::{only_answers, reports};
 use crate::command::spec::{Access, Spec};
 use crate::monitor;
+use crate::state::access::audit::Outcome;
 use crate::state::client::Client;
 use crate::state::db::{DROPPED, Db};
 use crate::state::local::Local;

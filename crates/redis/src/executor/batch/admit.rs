@@ -1,7 +1,6 @@
 //! Admission of requests: unknown names, missing passwords, MULTI, pauses, monitors, silent
 //! replies. Only requests off the fast path are checked here.
 
-use crate::access::audit::Outcome;
 use crate::access::{commands as acl, record as audit};
 use crate::command::lookup::Resolved;
 use crate::command::pause;
@@ -10,6 +9,7 @@ use crate::command::routing::{self, NotServed};
 use crate::command::spec::{Kind, Spec, flag};
 use crate::monitor;
 use crate::state::Shared;
+use crate::state::access::audit::Outcome;
 use crate::state::client::{Client, Verdict, gate};
 use crate::state::local::Local;
 use crate::state::shared::commands::global;

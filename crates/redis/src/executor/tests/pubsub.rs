@@ -2,8 +2,8 @@
 
 use super::{Server, Session, run};
 use crate::executor::Executor;
-use crate::pubsub::subscribers::write_message;
 use crate::state::client::{Client, Verdict};
+use crate::state::pubsub::subscribers::write_message;
 use crate::threads::mailbox::Message;
 use crate::threads::publication::Kind;
 use duramen_base::planted::{Bug, with_bug};

@@ -1,8 +1,8 @@
 //! Scripts, without sockets.
 
 use super::*;
-use crate::script::cache::limits;
-use crate::script::interpreters::Running;
+use crate::state::interpreters::Running;
+use crate::state::script::cache::limits;
 use duramen_script::Machine;
 use std::time::Instant;
 

@@ -6,12 +6,12 @@
 //! - Q2: everything that EXEC decides from all commands together ([`Transaction::flags`] and
 //!   the fields behind it) is collected while they are queued.
 
-use super::slices::ExecRun;
 use crate::command::GROUP_KEYS;
 use crate::command::kinds::acts;
 use crate::command::spec::{Spec, flag};
 use crate::keyspace::sort;
 use crate::state::conflicts::Conflicts;
+use crate::transaction::ExecRun;
 use duramen_config::heap;
 use duramen_engine::{KeyHash, TableId};
 use duramen_wire::resp::{Args, Requests};

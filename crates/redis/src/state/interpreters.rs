@@ -22,12 +22,12 @@
 //!   tens of milliseconds. While many wait for it, and hold their memory, a script that needs a new
 //!   interpreter waits. That thread waits for nobody, so each of these waits has an end.
 
-use super::cache::LongScript;
-use super::libraries::Library;
-use super::run::Call;
+use super::script::cache::LongScript;
+use super::script::libraries::Library;
 use crate::command::context::Failure;
 use crate::command::spec::{Spec, flag};
 use crate::reply::effects::Effects;
+use crate::script::run::Call;
 use crate::state::Shared;
 use crate::state::conflicts::Conflicts;
 use crate::state::db::{DBS, Db};

@@ -1,0 +1,4 @@
+//! The users of a server, and its audit log.
+
+pub(crate) mod audit;
+pub(crate) mod users;

@@ -1,0 +1,4 @@
+//! The requests and the watched keys of a transaction.
+
+pub(crate) mod queue;
+pub(crate) mod watches;
