@@ -1,7 +1,7 @@
-//! Publish and subscribe: the release of messages and events, commands. The subscriptions are in
-//! `state::pubsub`.
+//! Publish and subscribe: messages and events, commands. The subscriptions are in `state::pubsub`.
 
 pub(crate) mod commands;
+mod publish;
 pub(crate) mod release;
 
 pub use crate::state::pubsub::registry::Publisher;

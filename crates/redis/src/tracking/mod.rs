@@ -1,5 +1,7 @@
-//! Caches of clients: the commands. The keys that a client has read are in `state::tracking`.
+//! Caches of clients: commands, and changes of keys. The keys that clients have read are in
+//! `state::tracking`.
 
+mod changes;
 pub(crate) mod commands;
 
 pub use crate::state::tracking::client::{

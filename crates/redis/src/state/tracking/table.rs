@@ -27,12 +27,11 @@
 //! for meanwhile; their order: the clients, a shard; the prefixes, the queue of a mailbox. A thread
 //! of its own drops forgotten tables, because that takes long.
 
-use crate::state::Shared;
 use crate::threads::background::Background;
 use crate::threads::mailbox::{Invalid, Invalidation, Message};
 use crate::threads::thread::ThreadShared;
 use duramen_config::clock;
-use duramen_engine::{Error, Store, TableId, Written};
+use duramen_engine::Written;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -200,7 +199,7 @@ impl Tracking {
 
     /// A client tracks from now on. `listen` makes the store tell of changes, and waits until it
     /// does (I2). The calling thread has no guard.
-    fn begin<E>(
+    pub(crate) fn begin<E>(
         &self,
         client: u64,
         thread: usize,
@@ -210,7 +209,7 @@ impl Tracking {
             clients.insert(client, thread as u16);
         });
         fence(Ordering::SeqCst); // either it reads what another has written, or is_on is seen
-        let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listens = self.listens();
         if !*listens {
             if let Err(error) = listen() {
                 drop(listens);
@@ -439,7 +438,7 @@ impl Tracking {
 
     /// Keys have changed; `writes` of one guard, those of databases only. The origin of a write is
     /// the client that does not want to hear of it; 0 = none.
-    fn changed(&self, threads: &[ThreadShared], writes: &[&Written]) {
+    pub(crate) fn changed(&self, threads: &[ThreadShared], writes: &[&Written]) {
         for write in writes {
             if let Some(readers) = self.forget(write) {
                 invalidate(threads, &write.key, &readers);
@@ -470,6 +469,32 @@ impl Tracking {
             if thread.is_none_or(|thread| thread == usize::from(of)) {
                 post(threads, of, client, Invalid::All);
             }
+        }
+    }
+
+    fn listens(&self) -> MutexGuard<'_, bool> {
+        self.listens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `show` with whether the store is to tell of changes. No client begins meanwhile.
+    pub(crate) fn show_data(&self, show: impl FnOnce(bool)) {
+        show(*self.listens());
+    }
+
+    /// To be called at times by a thread without a guard. `stop` makes the store tell of changes no
+    /// more.
+    pub(crate) fn tend(&self, threads: &[ThreadShared], limits: Limits, stop: impl FnOnce()) {
+        self.evict(threads, limits, EVICTED_AT_ONCE, 0);
+        if self.is_on() {
+            return;
+        }
+        let mut listens = self.listens();
+        let idle_since_ms = self.idle_since_ms.load(Ordering::Relaxed);
+        let lingers = clock::now_ms().saturating_sub(idle_since_ms) < LINGER_MS;
+        // A client that begins now waits for the lock.
+        if *listens && !lingers && !self.is_on() {
+            *listens = false;
+            stop();
         }
     }
 
@@ -528,79 +553,10 @@ fn broadcast(threads: &[ThreadShared], prefixes: &Prefixes, writes: &[&Written])
     }
 }
 
-impl Shared {
-    /// A client of `thread`, which has no guard, tracks from now on (I2).
-    ///
-    /// # Errors
-    /// The engine has no room for another session for a moment: the client does not track.
-    pub(crate) fn track(&self, client: u64, thread: usize) -> Result<(), Error> {
-        self.tracking.begin(client, thread, || {
-            // Under the lock, so that the data is not loaded between the two.
-            if let Some(store) = self.data() {
-                let mut session = store.brief_session()?;
-                store.want_writes(true);
-                drop(session.pin_exclusive());
-            }
-            Ok(())
-        })
-    }
-
-    /// The data is loaded, and `publish` shows it to the threads: the store tells of changes if
-    /// clients track already.
-    pub(crate) fn track_loaded(&self, store: &Store, publish: impl FnOnce()) {
-        let listens = self.tracking.listens.lock();
-        let listens = listens.unwrap_or_else(PoisonError::into_inner);
-        store.want_writes(*listens);
-        publish();
-    }
-
-    /// To be called at times by a thread without a guard.
-    pub fn tend_tracking(&self, limits: Limits) {
-        let tracking = &self.tracking;
-        tracking.evict(&self.threads, limits, EVICTED_AT_ONCE, 0);
-        if tracking.is_on() {
-            return;
-        }
-        let listens = tracking.listens.lock();
-        let mut listens = listens.unwrap_or_else(PoisonError::into_inner);
-        let idle_since_ms = tracking.idle_since_ms.load(Ordering::Relaxed);
-        let lingers = clock::now_ms().saturating_sub(idle_since_ms) < LINGER_MS;
-        // A client that begins now waits for the lock.
-        if *listens && !lingers && !tracking.is_on() {
-            *listens = false;
-            if let Some(store) = self.data() {
-                store.want_writes(false);
-            }
-        }
-    }
-
-    /// The store tells of written keys.
-    pub(crate) fn keys_written(&self, writes: &[Written]) {
-        fence(Ordering::SeqCst); // as in `Tracking::begin`
-        if self.tracking.is_on() {
-            let has_db = |write: &&Written| self.commands.db_of(write.table).is_some();
-            let writes: Vec<&Written> = writes.iter().filter(has_db).collect();
-            self.tracking.changed(&self.threads, &writes);
-        }
-    }
-
-    /// The store tells of a key that left without a request.
-    pub(crate) fn key_departed(&self, table: TableId, key: &[u8]) {
-        if self.tracking.is_on() {
-            let key = key.into();
-            self.keys_written(&[Written {
-                origin: 0,
-                readers: Vec::new(),
-                table,
-                key,
-            }]);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use duramen_engine::TableId;
 
     fn threads() -> Vec<ThreadShared> {
         vec![ThreadShared::new().expect("a mailbox")]

@@ -1,0 +1,51 @@
+//! Messages to subscribers here and on the other members of a cluster, and whether those that
+//! publish should wait.
+
+use crate::state::Shared;
+use crate::state::pubsub::registry::Publisher;
+use crate::threads::publication::{CROWDED_BYTES, Kind};
+
+impl Shared {
+    /// Publishes a message here and, unless it is for a shard channel, on the other members of the
+    /// cluster; returns the number of receivers here.
+    pub(crate) fn publish(
+        &self,
+        publisher: Publisher<'_>,
+        kind: Kind,
+        channel: &[u8],
+        payload: &[u8],
+    ) -> u64 {
+        let others = self.membership().filter(|_| kind == Kind::Channel);
+        let broadcast = || {
+            if let Some(member) = others {
+                member.broadcast(channel, payload);
+            }
+        };
+        let pubsub = &self.pubsub;
+        pubsub.publish_also(publisher, kind, channel, payload, broadcast)
+    }
+
+    /// Whether a thread's mailbox, or that of the messages for other members, is so full that
+    /// publishers should wait (registry::P3).
+    pub fn is_crowded(&self) -> bool {
+        let outbox_bytes = self
+            .membership()
+            .map_or(0, |member| member.outbox().bytes());
+        outbox_bytes > CROWDED_BYTES || self.has_crowded_mailbox()
+    }
+
+    /// Whether so many messages wait for a thread here that no more should come.
+    pub fn has_crowded_mailbox(&self) -> bool {
+        let mut threads = self.threads.iter();
+        threads.any(|thread| thread.mailbox.is_crowded())
+    }
+
+    /// Number of clients with subscriptions.
+    pub(crate) fn subscribed_clients(&self) -> usize {
+        let clients = self.clients();
+        clients
+            .iter()
+            .filter(|client| client.is_subscribed())
+            .count()
+    }
+}
