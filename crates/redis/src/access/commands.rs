@@ -1,5 +1,6 @@
 //! ACL: users and their rights, with the replies of Redis 7.4.
 
+use super::changes::NO_FILE;
 use super::client_line::line;
 use super::record as audit;
 use super::refusals::Origin;
@@ -10,7 +11,7 @@ use crate::command::permit::{self, Permit, Refusal};
 use crate::command::spec::Spec;
 use crate::state::Shared;
 use crate::state::access::audit::Outcome;
-use crate::state::access::users::{Denial, NO_FILE, Reason};
+use crate::state::access::users::{Denial, Reason};
 use crate::state::client::{Client, Verdict};
 use duramen_acl::{CATEGORIES, Catalog, Denied, Selector, Users, random_password};
 use duramen_config::clock;
@@ -443,7 +444,7 @@ pub(crate) fn save(ctx: &mut Context<'_>) -> Done {
 
 /// Works with the file of users.
 fn with_file(ctx: &mut Context<'_>, work: fn(&Shared, Instant) -> Result<(), String>) -> Done {
-    if !ctx.shared.acl.has_file() {
+    if ctx.shared.acl.file().is_none() {
         return Err(format!("ERR {NO_FILE}").into());
     }
     background::run(ctx, Kind::Files, move |shared, deadline| {

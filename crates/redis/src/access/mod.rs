@@ -1,6 +1,7 @@
-//! Rights of users: commands, refusals, records of requests. The users and the audit log are in
-//! `state::access`.
+//! Rights of users: commands, changes, refusals, records of requests. The users and the audit log
+//! are in `state::access`.
 
+mod changes;
 pub(crate) mod client_line;
 pub(crate) mod commands;
 pub(crate) mod record;

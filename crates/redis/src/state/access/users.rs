@@ -14,21 +14,16 @@
 //! **Concurrency.** Requests read [`AclState::generation`] and [`AclState::is_open`], whose cache
 //! line only changes of users write. The locks guard cold paths.
 
-use crate::membership::{Membership, UNFIT_ANSWER};
-use crate::state::Shared;
-use crate::threads::clients::ClientRecord;
-use crate::threads::mailbox::Message;
 use duramen_acl::{Catalog, User, Users};
 use duramen_base::open::open_to_read;
-use duramen_config::file::{USERS_BYTES_MAX, bytes_of, write_private};
+use duramen_config::file::{USERS_BYTES_MAX, bytes_of};
 use duramen_config::{ClientAuth, ServerConfig, ServerError};
-use duramen_wire::native::message::{ClusterUsers, CoordinatorAnswer, ToCoordinator};
+use duramen_wire::native::message::ClusterUsers;
 use std::collections::VecDeque;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
 
 /// Bits of the mode of a file of users that let others read its hashes, or make themselves users.
 const OTHERS: u32 = 0o026;
@@ -208,7 +203,7 @@ impl AclState {
     }
 
     /// Replaces all users by those of a file, as [`loaded`] makes them.
-    fn load(&self, text: &[u8], place: &str, config: &ServerConfig) -> Result<(), String> {
+    pub(crate) fn load(&self, text: &[u8], place: &str, config: &ServerConfig) -> Result<(), String> {
         self.change(|users| {
             *users = loaded(users, (text, place), config, &self.catalog)?;
             Ok(())
@@ -221,7 +216,7 @@ impl AclState {
     }
 
     /// The users, and their revision.
-    fn snapshot(&self) -> (u64, Arc<Users>) {
+    pub(crate) fn snapshot(&self) -> (u64, Arc<Users>) {
         let _one = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         (self.revision(), self.users())
     }
@@ -234,7 +229,7 @@ impl AclState {
 
     /// Takes over the users of the cluster; false: these or newer ones are here (V3). `is_first`:
     /// no client that came before is one of these users (V4).
-    fn adopt(&self, newest: &ClusterUsers, is_first: bool) -> Result<bool, String> {
+    pub(crate) fn adopt(&self, newest: &ClusterUsers, is_first: bool) -> Result<bool, String> {
         let adopted = self.change(|users| {
             if newest.revision <= self.revision() {
                 return Err(None);
@@ -310,9 +305,31 @@ impl AclState {
         denials.truncate(len_max);
     }
 
-    /// Whether there is a file of users.
-    pub(crate) fn has_file(&self) -> bool {
-        self.file.is_some()
+    /// The file of users, if there is one.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// While this is held, no other thread of this server changes the cluster's users.
+    pub(crate) fn lock_cluster_changes(&self) -> MutexGuard<'_, ()> {
+        let changes = self.cluster_changes.lock();
+        changes.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The coordinator has told its users, or that it has none (V4).
+    pub(crate) fn note_heard(&self) {
+        self.has_heard.store(true, Ordering::Release);
+    }
+
+    /// Whether the commands of a client of a member must wait until the coordinator has told the
+    /// users, or for ever (V4). `seen`: the generation of which its user is.
+    pub(crate) fn must_wait(&self, user: Option<&User>, seen: u64) -> bool {
+        let needs_no_password = match user {
+            Some(user) => user.needs_no_password(),
+            None => self.is_open(),
+        };
+        let has_heard = self.has_heard.load(Ordering::Acquire);
+        needs_no_password && (!has_heard || user.is_some() && self.has_ended(seen))
     }
 }
 
@@ -336,7 +353,7 @@ fn serves_strangers(config: &ServerConfig) -> bool {
 /// The users of a file. `requirepass` is the default user's password unless the file gives it one.
 /// A file that would open the server as no start does is refused; one that is open already, by
 /// `ACL SETUSER`, may stay open.
-fn loaded(
+pub(crate) fn loaded(
     before: &Users,
     (text, place): (&[u8], &str),
     config: &ServerConfig,
@@ -360,15 +377,6 @@ fn require_unless_given(users: &mut Users, requirepass: &str, catalog: &Catalog)
     }
 }
 
-/// Refuses users whose printed rules would not make the same users: no member could read them.
-fn check_printed(users: &Users, rules: &[u8], catalog: &Catalog) -> Result<(), String> {
-    match users.load(rules, "the users", catalog) {
-        Ok(again) if again.print_with_ids() == rules => Ok(()),
-        Ok(_) => Err("the printed rules of a user mean something else".to_owned()),
-        Err(fault) => Err(format!("the printed rules of a user are wrong: {fault}")),
-    }
-}
-
 fn require(users: &mut Users, password: &str, catalog: &Catalog) {
     let given = format!(">{password}");
     let rules: [&[u8]; 2] = match password.is_empty() {
@@ -379,7 +387,7 @@ fn require(users: &mut Users, password: &str, catalog: &Catalog) {
     debug_assert!(set.is_ok(), "these rules are right");
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ServerError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ServerError> {
     let failed = |source| ServerError::File {
         doing: "read the users in",
         path: path.to_owned(),
@@ -395,199 +403,6 @@ fn read(path: &Path) -> Result<Vec<u8>, ServerError> {
     }
     bytes_of(&file, USERS_BYTES_MAX).map_err(failed)
 }
-
-impl Shared {
-    /// `ACL LOAD`: reads the file of users again. Blocks until it is read.
-    ///
-    /// # Errors
-    /// The text of the reply; nothing is changed.
-    pub(crate) fn load_users(&self, deadline: Instant) -> Result<(), String> {
-        let Some(file) = &self.acl.file else {
-            return Err(NO_FILE.to_owned());
-        };
-        let place = file.display().to_string();
-        let text = read(file).map_err(|error| error.to_string());
-        let config = self.config();
-        let loaded = text.and_then(|text| match self.membership() {
-            None => {
-                self.acl.load(&text, &place, &config)?;
-                self.users_changed();
-                Ok(())
-            }
-            Some(membership) => {
-                let catalog = &self.acl.catalog;
-                let load = |users: &mut Users| {
-                    *users = loaded(users, (&text, &place), &config, catalog)?;
-                    Ok(())
-                };
-                self.change_cluster_users(membership, deadline, load)
-                    .map(drop)
-            }
-        });
-        loaded.map_err(|faults| {
-            format!(
-                "{faults} WARNING: ACL errors detected, no change to the previously active ACL \
-                 rules was performed"
-            )
-        })
-    }
-
-    /// Takes over the users of the cluster, unless they or newer ones are here.
-    ///
-    /// # Errors
-    /// The reason why these users are not understood here; nothing is changed (V2).
-    pub fn adopt_users(&self, newest: &ClusterUsers) -> Result<(), String> {
-        self.take_users(newest, false)
-    }
-
-    fn take_users(&self, newest: &ClusterUsers, is_first: bool) -> Result<(), String> {
-        if !self.acl.adopt(newest, is_first)? {
-            return Ok(());
-        }
-        let revision = newest.revision;
-        tracing::info!(revision, "the users of the cluster are in force");
-        let binds = &self.config().bind;
-        if self.acl.is_open() && binds.iter().any(|address| !address.is_loopback()) {
-            tracing::warn!(
-                "the default user of the cluster needs no password, and this member listens beyond \
-                 this machine"
-            );
-        }
-        self.users_changed();
-        Ok(())
-    }
-
-    /// Takes over the users of the cluster before the first client is served. Clients that came
-    /// before were let in by this member's own users: their connections are closed (V3).
-    ///
-    /// # Errors
-    /// As [`adopt_users`](Self::adopt_users).
-    pub fn adopt_first_users(&self, newest: &ClusterUsers) -> Result<(), String> {
-        self.take_users(newest, true)?;
-        self.acl.has_heard.store(true, Ordering::Release);
-        if newest.revision > 0 {
-            for record in self.clients() {
-                self.post(&record, Message::Close { client: record.id });
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the commands of a client must wait until the coordinator has told the users, or for
-    /// ever (V4). `seen`: the generation of which its user is.
-    pub fn waits_for_users(&self, user: Option<&User>, seen: u64) -> bool {
-        let needs_no_password = match user {
-            Some(user) => user.needs_no_password(),
-            None => self.acl.is_open(),
-        };
-        needs_no_password
-            && self.config().is_member()
-            && (!self.acl.has_heard.load(Ordering::Acquire)
-                || user.is_some() && self.acl.has_ended(seen))
-    }
-
-    /// Whether this is a member that serves no data yet, so that its users are not to be changed
-    /// (V4).
-    pub(crate) fn joins_a_cluster(&self) -> bool {
-        self.config().is_member() && self.membership().is_none()
-    }
-
-    /// Changes the users of the cluster by `make`, which may be called several times. Blocks until
-    /// `deadline`, or until the coordinator has stored them; then they are in force here, and the
-    /// coordinator tells the other members. Returns also the clients whose connections are being
-    /// closed for it.
-    ///
-    /// # Errors
-    /// `make` has failed, or the coordinator has not answered: the text says whether it is known
-    /// that nothing was changed.
-    pub(crate) fn change_cluster_users<T>(
-        &self,
-        membership: &Membership,
-        deadline: Instant,
-        make: impl Fn(&mut Users) -> Result<T, String>,
-    ) -> Result<(T, Vec<Arc<ClientRecord>>), String> {
-        let _one = self.acl.cluster_changes.lock();
-        membership.change_kept("users", deadline, |ask| {
-            let (revision, before) = self.acl.snapshot();
-            let mut users = Users::clone(&before);
-            let made = make(&mut users)?;
-            let rules = users.print_with_ids();
-            if revision > 0 && rules == before.print_with_ids() {
-                return Ok(Some((made, self.users_changed())));
-            }
-            check_printed(&users, &rules, &self.acl.catalog)?;
-            let wanted = ClusterUsers {
-                revision: revision + 1,
-                rules,
-            };
-            let answer = ask(&ToCoordinator::SetUsers(wanted.clone()))?;
-            let CoordinatorAnswer::Users(newest) = answer else {
-                return Err(UNFIT_ANSWER.to_owned());
-            };
-            self.adopt_users(&newest)?;
-            Ok((*newest == wanted).then(|| (made, self.users_changed())))
-        })
-    }
-
-    /// `ACL SAVE`: writes all users to the file. Blocks until it is on disk.
-    ///
-    /// # Errors
-    /// The text of the reply; the old file is complete.
-    pub(crate) fn save_users(&self) -> Result<(), String> {
-        let Some(file) = &self.acl.file else {
-            return Err(NO_FILE.to_owned());
-        };
-        let text = self.acl.users().print();
-        let failed = |why: String| {
-            tracing::warn!("ACL SAVE: {why}");
-            format!("There was an error trying to save the ACLs: {why}")
-        };
-        if text.len() as u64 > USERS_BYTES_MAX {
-            return Err(failed(format!(
-                "the users have {} bytes, more than the {USERS_BYTES_MAX} that a start reads: \
-                 remove some, or some of their rules",
-                text.len()
-            )));
-        }
-        write_private(file, &text).map_err(|error| failed(error.to_string()))
-    }
-
-    /// To be called after users changed: closes the connections of users that are gone, and of
-    /// monitors and clients in broadcast mode whose users may not be that any more, and wakes all
-    /// threads. Returns the closed connections.
-    pub(crate) fn users_changed(&self) -> Vec<Arc<ClientRecord>> {
-        let users = self.acl.users();
-        let is_gone = |record: &Arc<ClientRecord>| {
-            let text = record.text();
-            let user = users.get(&text.user).map(|user| user.id());
-            !text.user.is_empty() && user != Some(text.user_id)
-        };
-        let hears_of_all = |record: &Arc<ClientRecord>, command| {
-            let user = users.get(&record.text().user);
-            user.is_some_and(|user| user.may_use_all_tables(command, self.acl.catalog()))
-        };
-        let mut monitors = self.commands.monitors().clone();
-        monitors.retain(|monitor| !hears_of_all(monitor, "monitor"));
-        self.commands.end_monitors(&monitors);
-        let broadcasters = self.tracking.broadcasters();
-        let hears_too_much = |record: &Arc<ClientRecord>| {
-            broadcasters.contains(&record.id) && !hears_of_all(record, "client|tracking")
-        };
-        let mut closed = self.clients();
-        closed.retain(|record| is_gone(record) || hears_too_much(record));
-        closed.extend(monitors);
-        for record in &closed {
-            self.post(record, Message::Close { client: record.id });
-        }
-        self.post_all(&Message::Wake);
-        closed
-    }
-}
-
-/// Error reply: there is no file to load or save.
-pub(crate) const NO_FILE: &str = "This Redis instance is not configured to use an ACL file. You \
-may want to specify users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming \
-you have a Redis configuration file set) in order to store users in the Redis configuration.";
 
 #[cfg(test)]
 mod tests {

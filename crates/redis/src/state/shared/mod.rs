@@ -39,7 +39,7 @@ use crate::threads::mailbox::Message;
 use crate::threads::thread::ThreadShared;
 use crate::threads::watch::{Beat, Ending, Stop};
 pub use commands::CommandState;
-use duramen_acl::{Catalog, Logins};
+use duramen_acl::{Catalog, Logins, User};
 use duramen_backup::{Backup, Copies};
 use duramen_base::ids::Level;
 use duramen_base::waiters::{Ticket, Waiters};
@@ -494,6 +494,12 @@ impl Shared {
     /// [`ServerError::Config`] or [`ServerError::File`].
     pub fn check_users(config: &ServerConfig, known: Catalog) -> Result<(), ServerError> {
         AclState::new(config, known).map(drop)
+    }
+
+    /// Whether the commands of a client must wait until the coordinator has told the users, or for
+    /// ever (users::V4). `seen`: the generation of which its user is.
+    pub fn waits_for_users(&self, user: Option<&User>, seen: u64) -> bool {
+        self.acl.must_wait(user, seen) && self.config().is_member()
     }
 
     /// Why the server, although it runs, does not serve all its clients now.
