@@ -1,6 +1,7 @@
 //! One request: its command's description, the context in which it runs, and the services that
 //! commands share (routing in a cluster, entries on flash, room for writes, databases).
 
+pub(crate) mod abandoned;
 pub(crate) mod background;
 pub(crate) mod cold;
 pub(crate) mod context;

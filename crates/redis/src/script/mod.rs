@@ -2,6 +2,7 @@
 //! those that run in `state::interpreters`.
 
 pub(crate) mod calls;
+mod cluster;
 pub(crate) mod commands;
 mod flags;
 pub(crate) mod function;

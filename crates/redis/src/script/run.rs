@@ -16,6 +16,7 @@ use super::flags::check_flags;
 use super::outside::Outside;
 use super::place::{check_place, place};
 use crate::access::{commands as acl, record as audit};
+use crate::command::abandoned::aborted;
 use crate::command::context::{Context, Done, Failure};
 use crate::command::drafted::{self, ALONE_MAX, IN_ONE_GO_MAX};
 use crate::command::permit::{self, Permit, Refusal};
@@ -460,7 +461,8 @@ fn attempt(
     (running, slice): (&mut Running, Duration),
 ) -> Result<Ended, Failure> {
     check_place(ctx, guard, &mut running.placed)?;
-    if running.is_outdated(ctx.shared.commands.tables(), ctx.client.user(), call) {
+    let program = (call.program, call.flags);
+    if running.is_outdated(ctx.shared.commands.tables(), ctx.client.user(), program) {
         // L4: it was suspended. It fails if that goes on and on.
         drafted::check_time(ctx, &running.conflicts)?;
         running.conflicts.lose(running.ran);
@@ -765,7 +767,7 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
             Err(failure) => {
                 let text = failure.text();
                 let failed = || match failure.is_too_long() || failure.is_damaged() {
-                    true => Abandoned::Failed(scripts::aborted(&text).into()),
+                    true => Abandoned::Failed(aborted(&text).into()),
                     false => Abandoned::Failed(text.into()),
                 };
                 break Err(Abandoned::of(&failure).unwrap_or_else(failed));

@@ -24,10 +24,7 @@
 
 use super::script::cache::LongScript;
 use super::script::libraries::Library;
-use crate::command::context::Failure;
-use crate::command::spec::{Spec, flag};
 use crate::reply::effects::Effects;
-use crate::script::run::Call;
 use crate::state::Shared;
 use crate::state::conflicts::Conflicts;
 use crate::state::db::{DBS, Db};
@@ -73,33 +70,6 @@ pub(crate) enum Abandoned {
     NeedsTable(u8),
     /// The text of the error.
     Failed(Box<str>),
-}
-
-impl Abandoned {
-    /// `Some`: after this failure of a command, the whole step must run again: an entry is on
-    /// flash, or the keys are moving.
-    pub(crate) fn of(failure: &Failure) -> Option<Abandoned> {
-        match failure.cold() {
-            Some(cold) => Some(Abandoned::Cold(cold)),
-            None => failure.is_moving().then_some(Abandoned::Moving),
-        }
-    }
-
-    /// As [`of`](Self::of), for a command of an EXEC. A value that would be too long ends all of
-    /// it, as does a write to a damaged key: the other commands may have taken the only copy of the
-    /// data from elsewhere.
-    pub(crate) fn of_step(failure: &Failure, spec: &Spec) -> Option<Abandoned> {
-        let is_lost = failure.is_damaged() && spec.has(flag::WRITE);
-        match failure.is_too_long() || is_lost {
-            true => Some(Abandoned::Failed(aborted(&failure.text()).into())),
-            false => Abandoned::of(failure),
-        }
-    }
-}
-
-/// The error of an EXEC of which nothing was done.
-pub(crate) fn aborted(why: &str) -> String {
-    format!("EXECABORT Transaction discarded because of: {why}")
 }
 
 /// An interpreter with what it was made for.
@@ -192,7 +162,7 @@ impl Running {
         &mut self,
         tables: [Option<TableId>; DBS],
         user: Option<&Arc<User>>,
-        call: &Call<'_>,
+        (program, flags): (&Program, Flags),
     ) -> bool {
         let before = std::mem::replace(&mut self.tables, tables);
         let mut pairs = before.iter().zip(&self.tables);
@@ -201,7 +171,7 @@ impl Running {
             (Some(before), Some(now)) => !Arc::ptr_eq(before, now) && before.print() != now.print(),
             (before, now) => before.is_some() != now.is_some(),
         };
-        let is_other_program = self.flags != call.flags || !self.program.is(call.program);
+        let is_other_program = self.flags != flags || !self.program.is(program);
         is_other_program || self.draft.is_some() && (has_other_tables || is_other_user)
     }
 }

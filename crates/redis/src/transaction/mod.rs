@@ -17,6 +17,7 @@ mod slices;
 mod sound;
 mod steps;
 
+use crate::command::abandoned::aborted;
 use crate::command::context::{Context, Done, Failure};
 use crate::command::drafted::{self, KeyPlace};
 use crate::command::permit::Permit;
@@ -29,7 +30,7 @@ use crate::pubsub::commands as pubsub;
 use crate::state::Shared;
 use crate::state::client::{Client, Verdict, gate, shown};
 use crate::state::db::{DROPPED, Db};
-use crate::state::interpreters::{Abandoned, RESERVED_ROUND, aborted};
+use crate::state::interpreters::{Abandoned, RESERVED_ROUND};
 use crate::state::shared::commands::global;
 use crate::state::transaction::queue::{Step, Transaction};
 use crate::state::transaction::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};

@@ -8,14 +8,11 @@
 //! **Concurrency.** Each call of a function takes the lock of `current` to share the libraries; a
 //! change holds it for a moment, after it was stored.
 
-use super::cache::limits;
-use crate::membership::{Membership, UNFIT_ANSWER};
-use crate::state::Shared;
 use duramen_script::{Answer, Event, LibraryText, Limits, Machine, Registered};
-use duramen_wire::native::message::{ClusterFunctions, CoordinatorAnswer, ToCoordinator};
+use duramen_wire::native::message::ClusterFunctions;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A library must register its functions within this time.
 pub(crate) const LOAD_MAX: Duration = Duration::from_millis(500);
@@ -113,7 +110,7 @@ impl Libraries {
         libraries
     }
 
-    fn texts(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn texts(&self) -> Vec<Vec<u8>> {
         let all = self.all().map(|library| library.text.text.to_vec());
         all.collect()
     }
@@ -162,7 +159,8 @@ impl Registry {
         self.newest().1
     }
 
-    fn newest(&self) -> (u64, Arc<Libraries>) {
+    /// The libraries, with their revision in the cluster.
+    pub(crate) fn newest(&self) -> (u64, Arc<Libraries>) {
         let current = self.current.read();
         let current = current.unwrap_or_else(PoisonError::into_inner);
         (current.0, Arc::clone(&current.1))
@@ -191,54 +189,23 @@ impl Registry {
         self.put(0, after);
         Ok(())
     }
-}
 
-impl Shared {
-    /// Takes over the libraries of the cluster, unless they or newer ones are here. Blocks until
-    /// they are loaded.
-    pub fn adopt_functions(&self, newest: &ClusterFunctions) {
-        let registry = &self.scripts.libraries;
-        let _one = lock(&registry.changes);
-        let (revision, before) = registry.newest();
+    /// Takes over the libraries of the cluster. Blocks until they are loaded. False: these or newer
+    /// ones are here.
+    pub(crate) fn adopt(&self, newest: &ClusterFunctions, limits: &Limits) -> bool {
+        let _one = lock(&self.changes);
+        let (revision, before) = self.newest();
         if newest.revision <= revision {
-            return;
+            return false;
         }
-        let limits = limits(self.config().scripts.memory_bytes);
-        let libraries = before.read(newest.texts.iter().map(Vec::as_slice), &limits);
-        registry.put(newest.revision, libraries);
-        self.scripts.renew();
+        let libraries = before.read(newest.texts.iter().map(Vec::as_slice), limits);
+        self.put(newest.revision, libraries);
+        true
     }
 
-    /// Changes the libraries of the cluster by `make`, which may be called several times. Blocks
-    /// until `deadline`, or until the coordinator has stored them; then they are in force here, and
-    /// the coordinator tells the other members.
-    ///
-    /// # Errors
-    /// `make` has failed, or the coordinator has not answered: the text says whether it is known
-    /// that nothing was changed.
-    pub(crate) fn change_cluster_functions(
-        &self,
-        membership: &Membership,
-        deadline: Instant,
-        make: impl Fn(&mut Libraries) -> Result<(), String>,
-    ) -> Result<(), String> {
-        let registry = &self.scripts.libraries;
-        let _one = lock(&registry.cluster_changes);
-        membership.change_kept("functions", deadline, |ask| {
-            let (revision, before) = registry.newest();
-            let mut after = Libraries::clone(&before);
-            make(&mut after)?;
-            let wanted = ClusterFunctions {
-                revision: revision + 1,
-                texts: after.texts(),
-            };
-            let answer = ask(&ToCoordinator::SetFunctions(wanted.clone()))?;
-            let CoordinatorAnswer::Functions(newest) = answer else {
-                return Err(UNFIT_ANSWER.to_owned());
-            };
-            self.adopt_functions(&newest);
-            Ok((*newest == wanted).then_some(()))
-        })
+    /// While this is held, no other thread of this server changes the cluster's libraries.
+    pub(crate) fn lock_cluster_changes(&self) -> MutexGuard<'_, ()> {
+        lock(&self.cluster_changes)
     }
 }
 
