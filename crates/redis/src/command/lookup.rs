@@ -53,6 +53,12 @@ impl Commands {
         self.rows
     }
 
+    /// The row with this number.
+    #[inline]
+    pub(crate) fn row(&self, number: u16) -> &'static Spec {
+        &self.rows[usize::from(number)]
+    }
+
     /// The row called `name`, in any case; `None` if there is none.
     #[inline(always)]
     pub fn find(&self, name: &[u8]) -> Option<&'static Spec> {

@@ -14,6 +14,7 @@ mod locks;
 pub(crate) mod lookup;
 pub(crate) mod pause;
 pub(crate) mod permit;
+mod queue;
 pub(crate) mod room;
 pub(crate) mod routing;
 pub(crate) mod run;

@@ -13,22 +13,27 @@
 //!   again. Only pings do not wait.
 
 use super::context::Context;
-use super::spec::{Spec, flag};
-use crate::script::commands as script;
+use super::spec::{Commands, Spec, flag};
 use crate::state::Shared;
 use crate::state::client::{Client, Verdict};
 use crate::state::shared::commands::global;
 use crate::state::transaction::queue::Transaction;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_config::clock;
+use duramen_script::Flags;
 use duramen_wire::resp::Args;
 
 /// Whether `CLIENT PAUSE` delays this request; then the verdict has the end of the pause.
-pub(crate) fn waits(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &mut Client) -> bool {
+pub(crate) fn waits(
+    commands: &Commands,
+    (spec, args): (&Spec, &Args<'_>),
+    shared: &Shared,
+    client: &mut Client,
+) -> bool {
     if shared.commands.gate() & global::PAUSED == 0 || client.has_waited() {
         return false;
     }
-    let until_ms = end_of(spec, args, shared, client);
+    let until_ms = end_of(commands, (spec, args), shared, client);
     if let Some(until_ms) = until_ms {
         client.verdict = Verdict::Paused { until_ms };
     }
@@ -37,23 +42,28 @@ pub(crate) fn waits(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &mut 
 
 /// Whether a pause that delays the request has begun since the request was admitted.
 pub(crate) fn has_begun(ctx: &Context<'_>) -> bool {
-    !ctx.local.in_exec && has_begun_for(ctx.spec, &ctx.args, ctx.shared, ctx.client)
+    let request = (ctx.spec, &ctx.args);
+    !ctx.local.in_exec && has_begun_for(ctx.commands, request, ctx.shared, ctx.client)
 }
 
 /// Whether a pause that delays this request, which is not in EXEC, has begun since it was admitted.
 pub(crate) fn has_begun_for(
-    spec: &Spec,
-    args: &Args<'_>,
+    commands: &Commands,
+    request: (&Spec, &Args<'_>),
     shared: &Shared,
     client: &Client,
 ) -> bool {
-    is_looked_at(shared) && end_of(spec, args, shared, client).is_some()
+    is_looked_at(shared) && end_of(commands, request, shared, client).is_some()
 }
 
 /// Whether a pause that delays an EXEC has begun since it was admitted. `queue`: the commands of
 /// the EXEC, which its client does not have while they run.
-pub(crate) fn has_begun_for_queue(queue: &Transaction, shared: &Shared) -> bool {
-    is_looked_at(shared) && end(shared, || queue_may_write(queue, shared)).is_some()
+pub(crate) fn has_begun_for_queue(
+    commands: &Commands,
+    queue: &Transaction,
+    shared: &Shared,
+) -> bool {
+    is_looked_at(shared) && end(shared, || queue_may_write(commands, queue, shared)).is_some()
 }
 
 /// P2: the milliseconds after which a native client is to send a request again that a pause
@@ -72,14 +82,19 @@ fn is_looked_at(shared: &Shared) -> bool {
 }
 
 /// The end of the pause that delays this request, if one does.
-fn end_of(spec: &Spec, args: &Args<'_>, shared: &Shared, client: &Client) -> Option<u64> {
+fn end_of(
+    commands: &Commands,
+    (spec, args): (&Spec, &Args<'_>),
+    shared: &Shared,
+    client: &Client,
+) -> Option<u64> {
     if spec.name == "client|unpause" {
         return None;
     }
     end(shared, || match spec.name == "exec" {
         true => {
             let queue = client.transaction.as_ref();
-            queue.is_some_and(|queue| queue_may_write(queue, shared))
+            queue.is_some_and(|queue| queue_may_write(commands, queue, shared))
         }
         false => !client.in_multi() && may_write(spec, args, shared),
     })
@@ -93,12 +108,27 @@ fn end(shared: &Shared, may_write: impl FnOnce() -> bool) -> Option<u64> {
 
 /// As [`may_write`], of the requests of EXEC. A function may have other flags than when it was
 /// queued.
-fn queue_may_write(queue: &Transaction, shared: &Shared) -> bool {
-    let mut requests = queue.specs.iter().enumerate();
-    requests.any(|(n, spec)| may_write(spec, &queue.queue.args(n, &[]), shared))
+fn queue_may_write(commands: &Commands, queue: &Transaction, shared: &Shared) -> bool {
+    let mut requests = queue.requests(commands);
+    requests.any(|(spec, args)| may_write(spec, &args, shared))
 }
 
 /// Whether a request waits for the end of `CLIENT PAUSE … WRITE`.
 pub(crate) fn may_write(spec: &Spec, args: &Args<'_>, shared: &Shared) -> bool {
-    spec.has(flag::WRITE | flag::MAY_REPLICATE) && !script::declares_no_writes(shared, spec, args)
+    spec.has(flag::WRITE | flag::MAY_REPLICATE) && !declares_no_writes(shared, spec, args)
+}
+
+/// Whether a request runs a script or a function, and that says of itself that it writes nothing.
+fn declares_no_writes(shared: &Shared, spec: &Spec, args: &Args<'_>) -> bool {
+    let named = args.get(1).unwrap_or_default();
+    let flags = match spec.name {
+        "eval" => Some(Flags::of(named)),
+        "evalsha" => shared.scripts.cache.get(named).map(|script| script.flags),
+        "fcall" => {
+            let libraries = shared.scripts.libraries.current();
+            libraries.find(named).map(|(_, function)| function.flags)
+        }
+        _ => None,
+    };
+    flags.is_some_and(|flags| flags.no_writes)
 }

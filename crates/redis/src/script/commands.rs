@@ -2,11 +2,9 @@
 
 use super::run as script_run;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
-use crate::command::spec::{Access, Spec};
-use crate::state::Shared;
+use crate::command::spec::Access;
 use crate::state::script::cache::Killed;
-use duramen_script::{Flags, Program, Script};
-use duramen_wire::resp::Args;
+use duramen_script::{Program, Script};
 use duramen_wire::resp::number::parse_integer;
 use std::sync::Arc;
 
@@ -21,21 +19,6 @@ pub(crate) fn keys(ctx: &Context<'_>, not_a_number: Failure) -> Result<usize, Fa
         ));
     }
     usize::try_from(number).map_err(|_| Failure::Text("ERR Number of keys can't be negative"))
-}
-
-/// Whether a request runs a script or a function, and that says of itself that it writes nothing.
-pub(crate) fn declares_no_writes(shared: &Shared, spec: &Spec, args: &Args<'_>) -> bool {
-    let named = args.get(1).unwrap_or_default();
-    let flags = match spec.name {
-        "eval" => Some(Flags::of(named)),
-        "evalsha" => shared.scripts.cache.get(named).map(|script| script.flags),
-        "fcall" => {
-            let libraries = shared.scripts.libraries.current();
-            libraries.find(named).map(|(_, function)| function.flags)
-        }
-        _ => None,
-    };
-    flags.is_some_and(|flags| flags.no_writes)
 }
 
 fn evaluate(ctx: &mut Context<'_>, access: Access<'_, '_>, by_name: bool, read_only: bool) -> Done {

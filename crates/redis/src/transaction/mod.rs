@@ -12,6 +12,7 @@
 //! (routing::R1), independent of the checks when the requests were queued. The locks keep the
 //! owner from changing.
 
+mod queue;
 mod slice;
 mod slices;
 mod sound;
@@ -23,7 +24,7 @@ use crate::command::drafted::{self, KeyPlace};
 use crate::command::permit::Permit;
 use crate::command::room::Planner;
 use crate::command::routing::{self, RouteSearch, UNSERVED};
-use crate::command::spec::{Access, Spec, flag};
+use crate::command::spec::{Access, Commands, Spec, flag};
 use crate::command::{KEYS_KEPT, databases, pause};
 use crate::monitor;
 use crate::pubsub::commands as pubsub;
@@ -39,7 +40,6 @@ use duramen_engine::{Draft, Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
 use slice::{SLICE, Slice, Stops};
-pub(crate) use slices::ExecRun;
 use sound::{check_written, targets, warm_alone};
 use std::time::{Duration, Instant};
 use steps::{run_steps, table_of};
@@ -105,6 +105,7 @@ pub(crate) fn unwatch(ctx: &mut Context<'_>) -> Done {
 /// The queued requests, ready to run.
 #[derive(Clone, Copy)]
 struct Queue<'t> {
+    commands: &'static Commands,
     transaction: &'t Transaction,
     steps: &'t [Step],
     /// Of the keys of all steps, in order.
@@ -112,6 +113,17 @@ struct Queue<'t> {
 }
 
 impl<'t> Queue<'t> {
+    /// The command of a step.
+    #[inline]
+    fn spec(self, step: &Step) -> &'static Spec {
+        self.commands.row(step.command)
+    }
+
+    /// The commands of all steps.
+    fn specs(self) -> impl Iterator<Item = &'static Spec> {
+        self.steps.iter().map(move |step| self.spec(step))
+    }
+
     /// The arguments of step `n`.
     #[inline]
     fn args(self, n: usize) -> Args<'t> {
@@ -128,7 +140,7 @@ impl<'t> Queue<'t> {
     /// (transaction::T8).
     fn data_of(self, n: usize) -> impl Iterator<Item = (TableId, KeyHash, &'t [u8])> {
         let (step, args) = (self.steps.get(n), self.args(n));
-        let keys = step.map(|step| step.spec.data_positions(&args).zip(self.hashes_of(n)));
+        let keys = step.map(|step| self.spec(step).data_positions(&args).zip(self.hashes_of(n)));
         let table = step.map_or(DROPPED, |step| step.table);
         let keys = keys.into_iter().flatten();
         keys.map(move |(at, hash)| (table, *hash, args.get(at).unwrap_or_default()))
@@ -199,7 +211,7 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
             break Err(Failure::GoesOn);
         }
         let began = Instant::now();
-        let needs = prepare(ctx.shared, ctx.client, &transaction)?;
+        let needs = prepare(ctx.commands, ctx.shared, ctx.client, &transaction)?;
         ctx.local.exec_run = transaction.run.take();
         let ran = run_pinned(ctx, session, &transaction, &watched, needs);
         ctx.local.exec_dbs = None;
@@ -286,7 +298,7 @@ fn run_pinned(
             true => session.pin_exclusive(),
             false => session.pin(),
         };
-        if pause::has_begun_for_queue(transaction, ctx.shared) {
+        if pause::has_begun_for_queue(ctx.commands, transaction, ctx.shared) {
             return Err(Failure::GoesOn); // pause::P1
         }
         guard.rewrites(needs.little);
@@ -311,14 +323,9 @@ struct QueueNeeds {
     little: bool,
 }
 
-/// The queued requests with their commands.
-fn requests(transaction: &Transaction) -> impl Iterator<Item = (&'static Spec, Args<'_>)> {
-    let specs = transaction.specs.iter().enumerate();
-    specs.map(|(n, spec)| (*spec, transaction.queue.args(n, &[])))
-}
-
 /// Creates the tables that the queue will select, while no guard is held.
 fn prepare(
+    commands: &Commands,
     shared: &Shared,
     client: &mut Client,
     transaction: &Transaction,
@@ -332,7 +339,7 @@ fn prepare(
     if !transaction.names_dbs || shared.membership().is_some() {
         return Ok(needs);
     }
-    for (spec, args) in requests(transaction) {
+    for (spec, args) in transaction.requests(commands) {
         if spec.name == "swapdb" {
             databases::own_table(shared, client)?;
         }
@@ -365,7 +372,7 @@ fn run(
     let hashes = match transaction.hashes() {
         Some(hashes) => hashes,
         None => {
-            own = hash_all(guard, transaction);
+            own = hash_all(ctx.commands, guard, transaction);
             &own
         }
     };
@@ -373,6 +380,7 @@ fn run(
     let tables = (&mut steps, &mut locks);
     plan(ctx, guard, (transaction, hashes), tables, search.as_mut());
     let queue = Queue {
+        commands: ctx.commands,
         transaction,
         steps: &steps,
         hashes,
@@ -475,8 +483,7 @@ fn run_in_one_go(
 
 /// Whether `CONFIG SET` is among the commands.
 fn sets_config(queue: Queue<'_>) -> bool {
-    let mut steps = queue.steps.iter();
-    queue.transaction.has(flag::ADMIN) && steps.any(|step| step.spec.name == "config|set")
+    queue.transaction.has(flag::ADMIN) && queue.specs().any(|spec| spec.name == "config|set")
 }
 
 /// The level of the whole transaction: the strictest of the levels of its tables and of those that
@@ -497,9 +504,9 @@ fn levels(ctx: &mut Context<'_>, locks: &[KeyPlace], queue: Queue<'_>) -> Level 
         }
     }
     // Commands on several databases.
-    let mut steps = queue.steps.iter();
+    let mut specs = queue.specs();
     let may_reach_all = queue.transaction.has(flag::WHOLE) || queue.transaction.names_dbs;
-    if may_reach_all && steps.any(|step| matches!(step.spec.name, "flushall" | "swapdb")) {
+    if may_reach_all && specs.any(|spec| matches!(spec.name, "flushall" | "swapdb")) {
         let tables: Vec<TableId> = databases::tables(ctx.shared).iter().map(|t| t.id).collect();
         level = level.max(ctx.strictest(&tables));
     }
@@ -508,9 +515,9 @@ fn levels(ctx: &mut Context<'_>, locks: &[KeyPlace], queue: Queue<'_>) -> Level 
 
 /// Hashes the keys of all requests.
 #[cold]
-fn hash_all(guard: &Guard<'_>, transaction: &Transaction) -> Vec<KeyHash> {
+fn hash_all(commands: &Commands, guard: &Guard<'_>, transaction: &Transaction) -> Vec<KeyHash> {
     let mut hashes = Vec::new();
-    for (spec, args) in requests(transaction) {
+    for (spec, args) in transaction.requests(commands) {
         let keys = spec.key_positions(&args);
         hashes.extend(keys.map(|at| guard.hash(args.get(at).unwrap_or_default())));
     }
@@ -535,12 +542,12 @@ fn plan(
     let selects = transaction.names_dbs && ctx.shared.membership().is_none();
     let mut dbs = ctx.local.exec_dbs.filter(|_| selects);
     let mut first = 0;
-    for (spec, args) in requests(transaction) {
+    for (spec, args) in transaction.requests(ctx.commands) {
         let named = dbs.map_or_else(Vec::new, |_| databases::dbs_of(spec, &args));
         let behind = |db: &u8| dbs?[usize::from(*db)];
         let other = named.last().and_then(behind);
         planned.push(Step {
-            spec,
+            command: spec.number as u16,
             hashes: first,
             table,
             target: other,
@@ -600,8 +607,8 @@ fn is_drafted(queue: Queue<'_>) -> bool {
 
 /// Whether a step changes a whole database: a draft has no form for that.
 fn changes_database(queue: Queue<'_>) -> bool {
-    let mut steps = queue.steps.iter();
-    steps.any(|step| step.spec.has(flag::WHOLE) && step.spec.has(flag::WRITE))
+    let mut specs = queue.specs();
+    specs.any(|spec| spec.has(flag::WHOLE) && spec.has(flag::WRITE))
 }
 
 /// Runs the steps on a draft, and commits it. `planning`: the time that their plan has taken.
@@ -692,8 +699,7 @@ const CHANGES_RIGHTS: &[&str] = &["acl|setuser", "acl|deluser", "auth", "hello"]
 
 /// Whether a step may change the rights of the client: those of the steps behind it are not known.
 fn changes_rights(queue: Queue<'_>) -> bool {
-    let mut steps = queue.steps.iter();
-    queue.transaction.acts && steps.any(|step| CHANGES_RIGHTS.contains(&step.spec.name))
+    queue.transaction.acts && queue.specs().any(|spec| CHANGES_RIGHTS.contains(&spec.name))
 }
 
 /// Maximum room for the writes of the transaction, and whether it has to run on a draft: it is
@@ -705,11 +711,12 @@ fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, may_stop: boo
     let plans_reads = slices::plans_reads(queue);
     let mut read_bytes = 0;
     for (n, (step, args)) in queue.iter().enumerate() {
-        if slice::writes(step.spec, &args) {
-            let may = || Permit::check(step.spec, &args, ctx.client, step.table, ctx.shared);
+        let spec = queue.spec(step);
+        if slice::writes(spec, &args) {
+            let may = || Permit::check(spec, &args, ctx.client, step.table, ctx.shared);
             planner.is_certain = keeps_rights && (ctx.client.is_unrestricted() || may().is_ok());
             let hashes = queue.hashes_of(n);
-            planner.add(step.spec, (&args, hashes), step.table, step.target);
+            planner.add(spec, (&args, hashes), step.table, step.target);
         } else if plans_reads && read_bytes <= slices::READ_BYTES_MAX {
             for (table, hash, key) in queue.data_of(n) {
                 let found = guard.read(table, hash, key).ok().flatten();

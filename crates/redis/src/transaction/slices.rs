@@ -19,12 +19,10 @@ use crate::command::drafted;
 use crate::command::spec::flag;
 use crate::reply::effects::Effects;
 use crate::script::run as script_run;
-use crate::state::db::{DBS, Db};
 use crate::state::transaction::queue::Transaction;
-use duramen_acl::User;
+use crate::state::transaction::run::ExecRun;
 use duramen_base::ids::TabletsVersion;
-use duramen_engine::{Draft, Error, Guard, Session, TableId};
-use std::sync::Arc;
+use duramen_engine::{Draft, Error, Guard, Session};
 use std::time::Duration;
 
 /// A transaction is long if it will write so many bytes, and many more than it was given: each of
@@ -102,29 +100,11 @@ fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, transaction: &Tr
     let keys = match transaction.hashes() {
         Some(keys) => keys,
         None => {
-            own = hash_all(&session.pin(), transaction);
+            own = hash_all(ctx.commands, &session.pin(), transaction);
             &own
         }
     };
     drafted::stands_in_line(ctx, keys.iter().copied())
-}
-
-/// A run of EXEC between two slices.
-pub(crate) struct ExecRun {
-    draft: Box<Draft>,
-    /// See [`drafted::list_at_start`].
-    list: Option<TabletsVersion>,
-    /// The next step.
-    step: usize,
-    /// The replies of the steps before.
-    reply: Vec<u8>,
-    effects: Effects,
-    /// The client's database behind these steps.
-    db: Db,
-    tables: [Option<TableId>; DBS],
-    user: Option<Arc<User>>,
-    /// The time of its scripts so far.
-    scripts_took: Duration,
 }
 
 /// The suspended run of this EXEC, unless it must begin again (S2); else a new one.

@@ -13,8 +13,8 @@ pub(super) fn targets<'t>(
     guard: &Guard<'_>,
     queue: Queue<'t>,
 ) -> impl Iterator<Item = (TableId, KeyHash, &'t [u8])> {
-    queue.iter().filter_map(|(step, args)| {
-        let at = match step.spec.name {
+    queue.iter().filter_map(move |(step, args)| {
+        let at = match queue.spec(step).name {
             "copy" => 2,
             "move" => 1,
             _ => return None,
@@ -38,7 +38,7 @@ pub(super) fn warm_alone(guard: &Guard<'_>, queue: Queue<'_>) -> Result<(), Erro
 pub(super) fn check_written(guard: &Guard<'_>, queue: Queue<'_>) -> Result<(), Error> {
     let writes = |n: &usize| {
         let step = queue.steps.get(*n);
-        step.is_some_and(|step| slice::writes(step.spec, &queue.args(*n)))
+        step.is_some_and(|step| slice::writes(queue.spec(step), &queue.args(*n)))
     };
     let written = (0..queue.steps.len()).filter(writes);
     let keys = written

@@ -99,35 +99,35 @@ pub(super) fn run_steps(
     let begun = ctx.local.meter.begin_inner();
     let mut next = queue.steps.len();
     for (n, step) in queue.steps.iter().enumerate().skip(slice.from) {
-        let args = queue.args(n);
-        if slice.is_over((n, step.spec, &args), ctx, guard) {
+        let (spec, args) = (queue.spec(step), queue.args(n));
+        if slice.is_over((n, spec, &args), ctx, guard) {
             next = n;
             break;
         }
         if ctx.local.abandoned.is_some() {
             break; // nothing of it will be done
         }
-        if ctx.local.room.exceeded && only_answers(step.spec) {
+        if ctx.local.room.exceeded && only_answers(spec) {
             continue; // no client will see its reply
         }
         if alone {
             ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have run before
         }
         let table = table_of(ctx.client, ctx.local);
-        let Some(permit) = acl::permit_queued(ctx, (step.spec, &args), table) else {
+        let Some(permit) = acl::permit_queued(ctx, (spec, &args), table) else {
             continue;
         };
-        if table != step.table && step.spec.name != "select" {
+        if table != step.table && spec.name != "select" {
             // Another table's keys are locked, and room was set aside for another one's values.
             ctx.reply()
                 .error("ERR an earlier SELECT or SWAPDB of this transaction has failed");
             continue;
         }
-        show(ctx, step.spec, &args);
+        show(ctx, spec, &args);
         let mut inner = Context {
             args,
             permit,
-            spec: step.spec,
+            spec,
             commands: ctx.commands,
             client: &mut *ctx.client,
             out: &mut *ctx.out,
@@ -149,6 +149,6 @@ pub(super) fn run_steps(
         .counters(ctx.shared)
         .commands
         .add((next - slice.from) as u64);
-    debug_assert!(queue.steps.iter().all(|step| !step.spec.is_refused()));
+    debug_assert!(queue.specs().all(|spec| !spec.is_refused()));
     next
 }

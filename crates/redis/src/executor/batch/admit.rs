@@ -13,6 +13,7 @@ use crate::state::access::audit::Outcome;
 use crate::state::client::{Client, Verdict, gate};
 use crate::state::local::Local;
 use crate::state::shared::commands::global;
+use crate::table::COMMANDS;
 use duramen_config::clock;
 use duramen_engine::KeyHash;
 use duramen_wire::resp::{Args, Encoder};
@@ -255,7 +256,7 @@ fn waits_for_pause(
     local: &mut Local,
     client: &mut Client,
 ) -> bool {
-    let waits = pause::waits(spec, args, shared, client);
+    let waits = pause::waits(&COMMANDS, (spec, args), shared, client);
     if waits
         && let Some(transaction) = &mut client.transaction
         && transaction.run.take().is_some()
@@ -310,10 +311,8 @@ fn writes_to_reserved(
             _ if client.put_off != 0 => shared.commands.reservation_lasts(client.put_off),
             Some(keys) => client.is_put_off(shared, keys.iter().copied()),
             None => {
-                let mut requests = queue.specs.iter().enumerate();
-                requests.any(|(n, spec)| {
-                    are_put_off(spec, (&queue.queue.args(n, &[]), &[]), shared, client)
-                })
+                let mut requests = queue.requests(&COMMANDS);
+                requests.any(|(spec, args)| are_put_off(spec, (&args, &[]), shared, client))
             }
         };
     client.transaction = Some(queue);

@@ -402,7 +402,7 @@ fn run_alone(
     let args = turn
         .requests
         .args(step.planned.request as usize, turn.input);
-    if pause::has_begun_for(spec, &args, env.shared, turn.client) {
+    if pause::has_begun_for(&COMMANDS, (spec, &args), env.shared, turn.client) {
         // pause::P1: it has waited at the store's door.
         let monitored = env.shared.commands.gate() & global::MONITORED != 0;
         let audited = spec.is_audited(env.local.audited);

@@ -1,4 +1,5 @@
 //! The requests and the watched keys of a transaction.
 
 pub(crate) mod queue;
+pub(crate) mod run;
 pub(crate) mod watches;

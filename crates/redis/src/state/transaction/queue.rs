@@ -6,12 +6,8 @@
 //! - Q2: everything that EXEC decides from all commands together ([`Transaction::flags`] and
 //!   the fields behind it) is collected while they are queued.
 
-use crate::command::GROUP_KEYS;
-use crate::command::kinds::acts;
-use crate::command::spec::{Spec, flag};
-use crate::keyspace::sort;
+use super::run::ExecRun;
 use crate::state::conflicts::Conflicts;
-use crate::transaction::ExecRun;
 use duramen_config::heap;
 use duramen_engine::{KeyHash, TableId};
 use duramen_wire::resp::{Args, Requests};
@@ -24,8 +20,8 @@ const KEPT_BYTES_MAX: usize = 16 << 10;
 #[derive(Default)]
 pub(crate) struct Transaction {
     pub(crate) queue: Requests,
-    /// The command of each.
-    pub(crate) specs: Vec<&'static Spec>,
+    /// The number of the command of each.
+    pub(crate) commands: Vec<u16>,
     /// The hashes of all their keys, in order, unless `lacks_hashes`.
     hashes: Vec<KeyHash>,
     /// A request came without the hashes of its keys.
@@ -58,6 +54,21 @@ pub(crate) struct Transaction {
     pub(crate) ran: Duration,
 }
 
+/// The facts about a request that EXEC needs of all requests together (Q2).
+pub(crate) struct Facts {
+    /// The number of its command.
+    pub(crate) command: u16,
+    /// The flags of its command.
+    pub(crate) flags: u64,
+    /// See the fields of [`Transaction`].
+    pub(crate) names_dbs: bool,
+    pub(crate) acts: bool,
+    pub(crate) runs_scripts: bool,
+    pub(crate) sorts_by_keys: bool,
+    /// The hashes of its keys are not known.
+    pub(crate) lacks_hashes: bool,
+}
+
 impl Drop for Transaction {
     fn drop(&mut self) {
         heap::freed(self.queued_bytes);
@@ -68,23 +79,18 @@ impl Transaction {
     /// Adds a copy of a request. `hashes`: those of its keys, or none. Returns false, and adds
     /// nothing, if the copies would exceed 2 GiB.
     #[inline]
-    pub(crate) fn push(
-        &mut self,
-        spec: &'static Spec,
-        args: &Args<'_>,
-        hashes: &[KeyHash],
-    ) -> bool {
+    pub(crate) fn add(&mut self, args: &Args<'_>, hashes: &[KeyHash], facts: &Facts) -> bool {
         if !self.queue.push(*args) {
             return false;
         }
-        self.specs.push(spec);
-        self.flags |= spec.flags;
-        self.names_dbs |= spec.names_dbs();
-        self.acts |= acts(spec);
-        self.runs_scripts |= spec.has(flag::SCRIPTING) && spec.has_keys();
-        self.sorts_by_keys |= sort::reads_more_keys(spec, args);
+        self.commands.push(facts.command);
+        self.flags |= facts.flags;
+        self.names_dbs |= facts.names_dbs;
+        self.acts |= facts.acts;
+        self.runs_scripts |= facts.runs_scripts;
+        self.sorts_by_keys |= facts.sorts_by_keys;
         self.hashes.extend_from_slice(hashes);
-        self.lacks_hashes |= hashes.len() != spec.key_count(args);
+        self.lacks_hashes |= facts.lacks_hashes;
         true
     }
 
@@ -105,24 +111,11 @@ impl Transaction {
         self.runs_scripts || self.sorts_by_keys
     }
 
-    /// The number of keys that it uses; `None`: some of its commands may take long, whatever their
-    /// keys.
-    pub(crate) fn keys(&self) -> Option<usize> {
-        let is_bounded = self.without_keys == 0 && !self.has(flag::SCRIPTING | flag::WHOLE);
-        self.hashes().filter(|_| is_bounded).map(<[KeyHash]>::len)
-    }
-
-    /// Whether EXEC may take longer than a group of requests, with this number of watched keys.
-    pub(crate) fn is_long(&self, watched: usize) -> bool {
-        let keys = self.keys();
-        self.has(flag::TIMED) || keys.is_none_or(|keys| keys + watched > GROUP_KEYS)
-    }
-
     /// Drops all requests, and keeps the tables' memory.
     fn clear(&mut self) {
         let Transaction {
             queue,
-            specs,
+            commands,
             hashes,
             lacks_hashes,
             flags,
@@ -140,7 +133,7 @@ impl Transaction {
             ran,
         } = self;
         queue.clear();
-        specs.clear();
+        commands.clear();
         hashes.clear();
         *conflicts = Conflicts::default();
         (*run, *ran) = (None, Duration::ZERO);
@@ -162,7 +155,8 @@ impl Transaction {
 
 /// A queued request, ready to run.
 pub(crate) struct Step {
-    pub(crate) spec: &'static Spec,
+    /// The number of its command.
+    pub(crate) command: u16,
     /// Start of its hashes in the list of all; they end where the next step's start.
     pub(crate) hashes: usize,
     /// The table that is selected when it runs.

@@ -1,0 +1,26 @@
+//! A request is queued between MULTI and EXEC.
+
+use crate::command::kinds::acts;
+use crate::command::spec::{Spec, flag};
+use crate::keyspace::sort;
+use crate::state::transaction::queue::{Facts, Transaction};
+use duramen_engine::KeyHash;
+use duramen_wire::resp::Args;
+
+impl Transaction {
+    /// Adds a copy of a request. `hashes`: those of its keys, or none. Returns false, and adds
+    /// nothing, if the copies would exceed 2 GiB.
+    #[inline]
+    pub(crate) fn push(&mut self, spec: &Spec, args: &Args<'_>, hashes: &[KeyHash]) -> bool {
+        let facts = Facts {
+            command: spec.number as u16,
+            flags: spec.flags,
+            names_dbs: spec.names_dbs(),
+            acts: acts(spec),
+            runs_scripts: spec.has(flag::SCRIPTING) && spec.has_keys(),
+            sorts_by_keys: sort::reads_more_keys(spec, args),
+            lacks_hashes: hashes.len() != spec.key_count(args),
+        };
+        self.add(args, hashes, &facts)
+    }
+}
