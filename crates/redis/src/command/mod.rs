@@ -3,6 +3,7 @@
 
 pub(crate) mod abandoned;
 pub(crate) mod background;
+pub(crate) mod bitfield;
 pub(crate) mod cold;
 pub(crate) mod context;
 pub(crate) mod databases;

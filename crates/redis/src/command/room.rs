@@ -5,8 +5,8 @@
 //! at that time; the commands themselves need no code for this. A bound that is too high wastes a
 //! part of a segment; no bound may be too low.
 
+use super::bitfield;
 use super::spec::{ONE_KEY, Spec, flag};
-use crate::values::bitmap;
 use duramen_base::limits::{COLLECTION_ELEMENTS_MAX, VALUE_BYTES_MAX};
 use duramen_engine::{Guard, KeyHash, Room, TableId};
 use duramen_wire::resp::Args;
@@ -260,7 +260,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
                 self.put(table, arg(1), bytes);
             }
             "bitfield" => {
-                let bytes = self.value_bytes(table, arg(1)).max(bitmap::bytes_of(args));
+                let bytes = self.value_bytes(table, arg(1)).max(bitfield::bytes_of(args));
                 self.put(table, arg(1), bytes);
             }
             "pfadd" => {

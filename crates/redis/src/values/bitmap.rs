@@ -2,33 +2,16 @@
 
 use super::collection::{Write, plain};
 use super::computed::computed_at_once;
+use crate::command::bitfield::{Action, Step, end_of, parse_offset, parse_steps};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::events::{EventName, SET};
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_config::EventClasses;
 use duramen_engine::{Decision, Guard, KeyHash};
-use duramen_types::bits::{self, Form, Operation, Overflow};
-use duramen_wire::resp::Args;
+use duramen_types::bits::{self, Operation};
 use duramen_wire::resp::number::parse_integer;
 
 const SETBIT: EventName = (EventClasses::STRING, "setbit");
-const BAD_OFFSET: Failure = Failure::Text("ERR bit offset is not an integer or out of range");
-/// Redis's strings end at 512 MiB.
-const BITS_MAX: i64 = 1 << 32;
-
-/// A bit offset; `width`: `#n` counts in units of so many bits.
-fn parse_offset(text: &[u8], width: Option<u32>) -> Result<usize, Failure> {
-    let (text, factor) = match (text, width) {
-        ([b'#', rest @ ..], Some(width)) => (rest, i64::from(width)),
-        (text, _) => (text, 1),
-    };
-    let number = parse_integer(text).and_then(|number| number.checked_mul(factor));
-    let number = number.filter(|at| (0..BITS_MAX).contains(at));
-    number
-        .and_then(|at| usize::try_from(at).ok())
-        .ok_or(BAD_OFFSET)
-}
-
 /// Reads argument 1, a plain string.
 fn string<'g>(
     ctx: &mut Context<'_>,
@@ -218,102 +201,6 @@ pub(crate) fn bitop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         let value = (!value.is_empty()).then_some(value);
         Ok(vec![Write::result(0, value, false, SET)])
     })
-}
-
-/// One step of BITFIELD.
-#[derive(Clone, Copy)]
-struct Step {
-    form: Form,
-    at: usize,
-    action: Action,
-    overflow: Overflow,
-}
-
-#[derive(Clone, Copy)]
-enum Action {
-    Get,
-    Set(i64),
-    Add(i64),
-}
-
-fn parse_form(text: &[u8]) -> Result<Form, Failure> {
-    let wrong = Failure::Text(
-        "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
-    );
-    let (is_signed, digits) = match text {
-        [b'i', rest @ ..] => (true, rest),
-        [b'u', rest @ ..] => (false, rest),
-        _ => return Err(wrong),
-    };
-    let most = if is_signed { 64 } else { 63 };
-    match parse_integer(digits).and_then(|bits| u32::try_from(bits).ok()) {
-        Some(bits) if (1..=most).contains(&bits) => Ok(Form { is_signed, bits }),
-        _ => Err(wrong),
-    }
-}
-
-fn parse_steps(args: &Args<'_>, only_get: bool) -> Result<Vec<Step>, Failure> {
-    let (mut steps, mut overflow) = (Vec::new(), Overflow::Wrap);
-    let mut rest = args.skip(2).into_iter();
-    let mut left = args.len() - 2;
-    while let Some(name) = rest.next() {
-        left -= 1;
-        let name = name.to_ascii_lowercase();
-        let needed = match name.as_slice() {
-            b"get" => 2,
-            b"set" | b"incrby" => 3,
-            b"overflow" => 1,
-            _ => return Err(SYNTAX),
-        };
-        if left < needed {
-            return Err(SYNTAX);
-        }
-        left -= needed;
-        let first = rest.next().unwrap_or_default();
-        if needed == 1 {
-            overflow = match first.to_ascii_lowercase().as_slice() {
-                b"wrap" => Overflow::Wrap,
-                b"sat" => Overflow::Saturate,
-                b"fail" => Overflow::Fail,
-                _ => return Err(Failure::Text("ERR Invalid OVERFLOW type specified")),
-            };
-            continue;
-        }
-        let form = parse_form(first)?;
-        let at = parse_offset(rest.next().unwrap_or_default(), Some(form.bits))?;
-        let mut number = || parse_integer(rest.next().unwrap_or_default()).ok_or(NOT_AN_INTEGER);
-        let action = match name.as_slice() {
-            b"get" => Action::Get,
-            b"set" => Action::Set(number()?),
-            _ => Action::Add(number()?),
-        };
-        steps.push(Step {
-            form,
-            at,
-            action,
-            overflow,
-        });
-    }
-    if only_get && steps.iter().any(|step| !matches!(step.action, Action::Get)) {
-        return Err(Failure::Text(
-            "ERR BITFIELD_RO only supports the GET subcommand",
-        ));
-    }
-    Ok(steps)
-}
-
-/// Bytes that a string has at least after BITFIELD with these arguments.
-pub(crate) fn bytes_of(args: &Args<'_>) -> usize {
-    let steps = parse_steps(args, false).unwrap_or_default(); // then it fails without effect
-    end_of(&steps).map_or(0, |end| end.div_ceil(8))
-}
-
-/// The end of the last field that is changed, in bits.
-fn end_of(steps: &[Step]) -> Option<usize> {
-    let changes = steps
-        .iter()
-        .filter(|step| !matches!(step.action, Action::Get));
-    changes.map(|step| step.at + step.form.bits as usize).max()
 }
 
 /// Runs one step on a string that is long enough; returns its reply.
