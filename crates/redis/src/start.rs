@@ -36,7 +36,9 @@ impl Shared {
                 shared.keys_written(writes);
             }
         });
-        self.track_loaded(&Arc::clone(&store), || self.put_data(store, durability, tier));
+        self.track_loaded(&Arc::clone(&store), || {
+            self.put_data(store, durability, tier)
+        });
         self.set_events(self.config().events);
     }
 }

@@ -8,8 +8,8 @@ use crate::access::commands as acl;
 use crate::command::spec::Run::{Alone, Atomic, Data, Plain, Refused, Store};
 use crate::command::spec::flag::*;
 use crate::command::spec::{
-    ALL_KEYS, Commands, Group, NO_KEYS, ONE_KEY, Spec, counted_keys, key_and_store, keys, row,
-    stream_keys,
+    ALL_KEYS, Commands, Group, Hooks, NO_KEYS, ONE_KEY, Spec, counted_keys, key_and_store, keys,
+    row, stream_keys,
 };
 use crate::connection::{client, client_list, commands as connection};
 use crate::figures::counters::Family;
@@ -442,7 +442,12 @@ const WHY_CRASH: &str =
     "members are declared dead by `duramen crash`, which asks the coordinator of a cluster";
 
 /// The command table.
-pub static COMMANDS: Commands = Commands::new(&NUMBERED);
+pub static COMMANDS: Commands = Commands::new(&NUMBERED, HOOKS);
+
+const HOOKS: Hooks = Hooks {
+    note_reads: tracking::note_reads,
+    refused_late: acl::refused_late,
+};
 
 /// All rows; a command's position is its number.
 static NUMBERED: [Spec; ROWS.len()] = numbered(ROWS);

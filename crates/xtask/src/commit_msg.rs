@@ -137,7 +137,10 @@ fn other_files_and_moves_need_no_body() {
         repository.write(path, "one\n");
         assert_eq!(repository.faults("base: count"), "", "{path}");
     }
-    for path in ["heap/crates/alloc/src/lib.rs", "crates/redis/src/executor/x.rs"] {
+    for path in [
+        "heap/crates/alloc/src/lib.rs",
+        "crates/redis/src/executor/x.rs",
+    ] {
         let repository = Repository::new();
         repository.write(path, "one\n");
         assert_ne!(repository.faults("base: count"), "", "{path}");

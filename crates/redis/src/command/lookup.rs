@@ -4,7 +4,7 @@
 //! bit 5), one or two probes of a table built at compile time, and one comparison: no allocation,
 //! no lower-casing. Subcommands are separate rows, called `container|sub`.
 
-use super::spec::{COMMANDS_MAX, Commands, SLOTS, Spec, flag};
+use super::spec::{COMMANDS_MAX, Commands, Hooks, SLOTS, Spec, flag};
 use duramen_wire::resp::Args;
 
 /// The command that a request's name stands for.
@@ -32,7 +32,7 @@ const EMPTY: u16 = u16::MAX;
 
 impl Commands {
     /// `rows`: their places are their numbers.
-    pub(crate) const fn new(rows: &'static [Spec]) -> Commands {
+    pub(crate) const fn new(rows: &'static [Spec], hooks: Hooks) -> Commands {
         assert!(rows.len() <= COMMANDS_MAX && COMMANDS_MAX * 4 < SLOTS);
         let mut index = [EMPTY; SLOTS];
         let mut n = 0;
@@ -44,7 +44,7 @@ impl Commands {
             index[slot] = n as u16;
             n += 1;
         }
-        Commands { rows, index }
+        Commands { rows, index, hooks }
     }
 
     /// All rows, by their numbers.

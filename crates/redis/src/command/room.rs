@@ -260,7 +260,9 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
                 self.put(table, arg(1), bytes);
             }
             "bitfield" => {
-                let bytes = self.value_bytes(table, arg(1)).max(bitfield::bytes_of(args));
+                let bytes = self
+                    .value_bytes(table, arg(1))
+                    .max(bitfield::bytes_of(args));
                 self.put(table, arg(1), bytes);
             }
             "pfadd" => {

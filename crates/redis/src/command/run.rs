@@ -5,7 +5,6 @@ use super::permit::Permit;
 use super::routing::NO_DATABASE;
 use super::spec::{Access, Group, Kind, ONE_KEY, Run, flag};
 use super::{pause, slow_timer};
-use crate::access::commands as acl;
 use crate::state::client::{Verdict, gate};
 use crate::state::db::DROPPED;
 use crate::state::interpreters::Abandoned;
@@ -144,7 +143,7 @@ impl Context<'_> {
         match checked {
             Ok(permit) => self.permit = permit,
             Err(_) if has_bug(Bug::RightsAreNotCheckedAgain) => {}
-            Err(refusal) => return Err(acl::refused_late(self, refusal)),
+            Err(refusal) => return Err((self.commands.hooks.refused_late)(self, refusal)),
         }
         Ok(())
     }
@@ -158,7 +157,7 @@ impl Context<'_> {
         effects: &mut usize,
     ) -> Done {
         if self.client.gate & gate::TRACKS != 0 {
-            self.track(&mut access)?;
+            (self.commands.hooks.note_reads)(self, &mut access)?;
         }
         match (self.permit.run(), access) {
             (Run::Data(run) | Run::Atomic(run), Access::Guarded(guard)) => {

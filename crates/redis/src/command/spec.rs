@@ -1,7 +1,8 @@
 //! A command as its row of the command table describes it: name, number of arguments, flags, key
 //! positions and function.
 
-use super::context::{Context, Done};
+use super::context::{Context, Done, Failure};
+use super::permit::Refusal;
 use crate::figures::counters::Family;
 use duramen_config::AUDIT_CLASSES;
 use duramen_engine::{Guard, KeyHash, Notes, Session, TypedWrite, Work};
@@ -607,6 +608,16 @@ pub(super) const SLOTS: usize = 2048;
 pub struct Commands {
     pub(super) rows: &'static [Spec],
     pub(super) index: [u16; SLOTS],
+    pub(super) hooks: Hooks,
+}
+
+/// Functions of features that any request may reach. They stand above this folder, because they
+/// need the context of a request.
+pub(crate) struct Hooks {
+    /// The client tracks keys, and its command is about to run.
+    pub(crate) note_reads: fn(&mut Context<'_>, &mut Access<'_, '_>) -> Done,
+    /// Notes that a request is refused whose rights were checked again after a wait; returns why.
+    pub(crate) refused_late: fn(&Context<'_>, Refusal) -> Failure,
 }
 
 /// A row of the command table, without its number.

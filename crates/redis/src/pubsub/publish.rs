@@ -39,13 +39,4 @@ impl Shared {
         let mut threads = self.threads.iter();
         threads.any(|thread| thread.mailbox.is_crowded())
     }
-
-    /// Number of clients with subscriptions.
-    pub(crate) fn subscribed_clients(&self) -> usize {
-        let clients = self.clients();
-        clients
-            .iter()
-            .filter(|client| client.is_subscribed())
-            .count()
-    }
 }

@@ -33,6 +33,7 @@ use crate::state::interpreters::{
 };
 use crate::state::script::cache::limits;
 use crate::state::shared::commands::global;
+use crate::tracking::commands as tracking;
 use duramen_base::ids::{Level, TabletsVersion};
 use duramen_config::{clock, seldom};
 use duramen_engine::{Draft, Guard, KeyHash, Session, TableId};
@@ -490,7 +491,7 @@ fn attempt(
         Driven::NeedsTable(db) => Ok(Ended::NeedsTable(db)),
         Driven::Ended(outcome) => {
             if running.long.is_some() {
-                ctx.track_again(&mut draft);
+                tracking::note_reads_again(ctx, &mut draft);
             }
             running.little = draft.rewrites();
             let committed = commit(ctx, guard, (&draft, running.list))?;

@@ -2,8 +2,8 @@
 //!
 //! **Invariants**
 //! - T1: a client is remembered under the keys of a request before the request reads
-//!   ([`Context::track`], tracking::table::I1). Those of a script that was suspended are remembered
-//!   again before it is committed ([`Context::track_again`]): keys that had to leave the registry
+//!   ([`note_reads`], tracking::table::I1). Those of a script that was suspended are remembered
+//!   again before it is committed ([`note_reads_again`]): keys that had to leave the registry
 //!   meanwhile were invalidated before its reply.
 //! - T2: [`begin`] and [`end`] alone change `Client::tracking`, its gate and its entry in the
 //!   registry (`tracking::table`) together.
@@ -293,69 +293,6 @@ impl Context<'_> {
         tracking.is_some_and(|it| it.remembers())
     }
 
-    /// T1: the client tracks, and the command is about to run.
-    #[cold]
-    pub(crate) fn track(&mut self, access: &mut Access<'_, '_>) -> Done {
-        // A script reads by its commands.
-        let reads = self.spec.has(flag::READONLY) && !self.spec.has(flag::SCRIPTING);
-        if !self.remembers() || !reads {
-            return Ok(());
-        }
-        if self.shared.commands.db_of(self.table).is_none() {
-            return Ok(()); // its writes are not told of (`Shared::keys_written`)
-        }
-        let draft_reads = match access {
-            Access::Guarded(guard) => guard.draft().map(|draft| draft.reads()),
-            _ => None,
-        };
-        if draft_reads == Some(0) {
-            self.untrack();
-        }
-        let limits = self.tracking_limits();
-        let client = (self.client.id(), self.client.record().thread);
-        let (tracking, threads) = (&self.shared.tracking, &self.shared.threads);
-        let own = &mut self.client.tracking;
-        for (n, position) in self.spec.key_positions(&self.args).enumerate() {
-            let key = self.args.get(position).unwrap_or_default();
-            if !KeyAccess::of(self.spec, &self.args, n).is_of_key() {
-                continue;
-            }
-            let remember = || {
-                let is_new = tracking.remember(threads, client, key, limits);
-                if let (true, Some(_), Some(own)) = (is_new, draft_reads, own.as_deref_mut()) {
-                    own.new_keys.push(key.into());
-                }
-                is_new
-            };
-            match access {
-                Access::Guarded(guard) => guard.begin_read(client.0, key, remember)?, // T3
-                _ => {
-                    tracking.remember(threads, client, key, limits);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// T1: the client's script was suspended, and is about to be committed.
-    #[cold]
-    pub(crate) fn track_again(&mut self, draft: &mut Draft) {
-        if !self.remembers() {
-            return;
-        }
-        let limits = self.tracking_limits();
-        let client = (self.client.id(), self.client.record().thread);
-        let (tracking, threads) = (&self.shared.tracking, &self.shared.threads);
-        let own = &mut self.client.tracking;
-        draft.remember_again(&mut |key| {
-            let is_new = tracking.remember(threads, client, key, limits);
-            if let (true, Some(own)) = (is_new, own.as_deref_mut()) {
-                own.new_keys.push(key.into());
-            }
-            is_new
-        });
-    }
-
     /// T4
     fn untrack(&mut self) {
         let client = self.client.id();
@@ -365,6 +302,69 @@ impl Context<'_> {
             }
         }
     }
+}
+
+/// T1: the client tracks, and the command is about to run.
+#[cold]
+pub(crate) fn note_reads(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) -> Done {
+    // A script reads by its commands.
+    let reads = ctx.spec.has(flag::READONLY) && !ctx.spec.has(flag::SCRIPTING);
+    if !ctx.remembers() || !reads {
+        return Ok(());
+    }
+    if ctx.shared.commands.db_of(ctx.table).is_none() {
+        return Ok(()); // its writes are not told of (`Shared::keys_written`)
+    }
+    let draft_reads = match access {
+        Access::Guarded(guard) => guard.draft().map(|draft| draft.reads()),
+        _ => None,
+    };
+    if draft_reads == Some(0) {
+        ctx.untrack();
+    }
+    let limits = ctx.tracking_limits();
+    let client = (ctx.client.id(), ctx.client.record().thread);
+    let (tracking, threads) = (&ctx.shared.tracking, &ctx.shared.threads);
+    let own = &mut ctx.client.tracking;
+    for (n, position) in ctx.spec.key_positions(&ctx.args).enumerate() {
+        let key = ctx.args.get(position).unwrap_or_default();
+        if !KeyAccess::of(ctx.spec, &ctx.args, n).is_of_key() {
+            continue;
+        }
+        let remember = || {
+            let is_new = tracking.remember(threads, client, key, limits);
+            if let (true, Some(_), Some(own)) = (is_new, draft_reads, own.as_deref_mut()) {
+                own.new_keys.push(key.into());
+            }
+            is_new
+        };
+        match access {
+            Access::Guarded(guard) => guard.begin_read(client.0, key, remember)?, // T3
+            _ => {
+                tracking.remember(threads, client, key, limits);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// T1: the client's script was suspended, and is about to be committed.
+#[cold]
+pub(crate) fn note_reads_again(ctx: &mut Context<'_>, draft: &mut Draft) {
+    if !ctx.remembers() {
+        return;
+    }
+    let limits = ctx.tracking_limits();
+    let client = (ctx.client.id(), ctx.client.record().thread);
+    let (tracking, threads) = (&ctx.shared.tracking, &ctx.shared.threads);
+    let own = &mut ctx.client.tracking;
+    draft.remember_again(&mut |key| {
+        let is_new = tracking.remember(threads, client, key, limits);
+        if let (true, Some(own)) = (is_new, own.as_deref_mut()) {
+            own.new_keys.push(key.into());
+        }
+        is_new
+    });
 }
 
 impl Client {

@@ -4,7 +4,5 @@
 mod changes;
 pub(crate) mod commands;
 
-pub use crate::state::tracking::client::{
-    ClientTracking, Scope, write_broken, write_invalidation,
-};
+pub use crate::state::tracking::client::{ClientTracking, Scope, write_broken, write_invalidation};
 pub use crate::state::tracking::table::Limits;

@@ -699,7 +699,10 @@ const CHANGES_RIGHTS: &[&str] = &["acl|setuser", "acl|deluser", "auth", "hello"]
 
 /// Whether a step may change the rights of the client: those of the steps behind it are not known.
 fn changes_rights(queue: Queue<'_>) -> bool {
-    queue.transaction.acts && queue.specs().any(|spec| CHANGES_RIGHTS.contains(&spec.name))
+    queue.transaction.acts
+        && queue
+            .specs()
+            .any(|spec| CHANGES_RIGHTS.contains(&spec.name))
 }
 
 /// Maximum room for the writes of the transaction, and whether it has to run on a draft: it is

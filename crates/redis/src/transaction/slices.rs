@@ -21,6 +21,7 @@ use crate::reply::effects::Effects;
 use crate::script::run as script_run;
 use crate::state::transaction::queue::Transaction;
 use crate::state::transaction::run::ExecRun;
+use crate::tracking::commands as tracking;
 use duramen_base::ids::TabletsVersion;
 use duramen_engine::{Draft, Error, Guard, Session};
 use std::time::Duration;
@@ -181,7 +182,7 @@ pub(super) fn run(
     }
     ctx.client.effects.move_replies(effects, start);
     if from > 0 {
-        ctx.track_again(&mut run.draft);
+        tracking::note_reads_again(ctx, &mut run.draft);
     }
     Ok(Some((run.draft, run.list)))
 }

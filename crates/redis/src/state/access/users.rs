@@ -203,7 +203,12 @@ impl AclState {
     }
 
     /// Replaces all users by those of a file, as [`loaded`] makes them.
-    pub(crate) fn load(&self, text: &[u8], place: &str, config: &ServerConfig) -> Result<(), String> {
+    pub(crate) fn load(
+        &self,
+        text: &[u8],
+        place: &str,
+        config: &ServerConfig,
+    ) -> Result<(), String> {
         self.change(|users| {
             *users = loaded(users, (text, place), config, &self.catalog)?;
             Ok(())

@@ -2,8 +2,8 @@
 //! ends.
 
 use super::Shared;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Refusals have ended when there was none for this time.

@@ -399,6 +399,15 @@ impl Shared {
         all
     }
 
+    /// Number of clients with subscriptions.
+    pub(crate) fn subscribed_clients(&self) -> usize {
+        let clients = self.clients();
+        clients
+            .iter()
+            .filter(|client| client.is_subscribed())
+            .count()
+    }
+
     pub fn client(&self, id: u64) -> Option<Arc<ClientRecord>> {
         self.threads
             .iter()
