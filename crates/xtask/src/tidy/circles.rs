@@ -10,7 +10,6 @@
 //! whose circle has become smaller or is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use super::modules::{Imports, Modules, Place};
 use super::{House, read};
@@ -18,31 +17,23 @@ use super::{House, read};
 /// The circles that are left: rows of `folder: module module…`, sorted.
 const KNOWN: &str = "crates/xtask/src/tidy/circles_known.txt";
 
-pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), String> {
+/// `crates`: by the folders of their sources.
+pub(super) fn check(
+    house: &House,
+    crates: &BTreeMap<String, Modules>,
+    complaints: &mut Vec<String>,
+) -> Result<(), String> {
     let known = parse(&read(&house.root.join(KNOWN))?)?;
-    compare(&found(house)?, &known, complaints);
+    compare(&found(crates), &known, complaints);
     Ok(())
 }
 
 /// The circles of all crates.
-pub(super) fn found(house: &House) -> Result<Vec<Circle>, String> {
-    let mut crates: BTreeMap<String, Vec<(&Path, String)>> = BTreeMap::new();
-    for file in house.with_extension("rs") {
-        let mut above = file.ancestors().skip(1);
-        let Some(sources) = above.find(|folder| folder.ends_with("src")) else {
-            continue;
-        };
-        let Ok(inside) = file.strip_prefix(sources) else {
-            continue;
-        };
-        let text = read(&house.root.join(file))?;
-        let files = crates.entry(sources.display().to_string()).or_default();
-        files.push((inside, text));
-    }
-    let found = crates
+pub(super) fn found(crates: &BTreeMap<String, Modules>) -> Vec<Circle> {
+    crates
         .iter()
-        .flat_map(|(sources, files)| circles_of_crate(sources, &Modules::new(files)));
-    Ok(found.collect())
+        .flat_map(|(sources, modules)| circles_of_crate(sources, modules))
+        .collect()
 }
 
 /// Modules of one folder that reach each other.
@@ -197,6 +188,8 @@ fn reachable<'i>(imports: &'i Imports, from: &str) -> BTreeSet<&'i str> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     const ROOT: &str = "mod a;\npub mod b;\nmod c;\n#[cfg(test)]\nmod tests;\npub use b::Name;\n";

@@ -29,7 +29,7 @@ pub(crate) fn run() -> Result<(), String> {
     print_fields(&sources);
     let (names, literals) = names(&sources);
     println!("\n{literals} texts outside of rows decide by one of {names} names of commands");
-    let circles = circles::found(&house)?;
+    let circles = circles::found(&modules::of_crates(&house)?);
     println!("\n{} circles of imports", circles.len());
     for circle in circles {
         println!("  {circle}");

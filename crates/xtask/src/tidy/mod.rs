@@ -9,6 +9,7 @@
 //! | [`edges`], [`dependencies`], [`licence`] | crates: which one sees which, and external ones |
 //! | [`circles`] | modules of a folder that import each other in a circle |
 //! | [`types`] | types of the product with too many methods |
+//! | [`rooms`] | modules of a crate's root: which one may import which |
 //! | [`sources`], [`functions`] | files and functions: openings, lengths, placeholders, `unsafe` |
 //! | [`links`], [`labels`], [`headings`], [`traps`], [`proofs`] | citations, tests on pages |
 //! | [`prose`] | words and lines of comments and pages |
@@ -29,6 +30,7 @@ mod modules;
 mod product;
 mod proofs;
 mod prose;
+mod rooms;
 mod sources;
 mod test_runs;
 mod traps;
@@ -56,7 +58,9 @@ pub(crate) fn run() -> Result<(), String> {
     let mut complaints = Vec::new();
     edges::check(&house, &mut complaints);
     dependencies::check(&house, &mut complaints);
-    circles::check(&house, &mut complaints)?;
+    let crates = modules::of_crates(&house)?;
+    circles::check(&house, &crates, &mut complaints)?;
+    rooms::check(&crates, &mut complaints);
     types::check(&house, &mut complaints)?;
     sources::check(&house, &mut complaints)?;
     functions::check(&house, &mut complaints)?;

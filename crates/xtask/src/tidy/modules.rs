@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::imports::{Import, Source};
+use super::{House, read};
 
 /// Most names that are followed from one import to another one.
 const HOPS_MAX: u32 = 8;
@@ -16,6 +17,25 @@ pub(super) type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
 /// The modules of a crate that are no tests.
 pub(super) struct Modules(BTreeMap<Place, Source>);
+
+/// The modules of each crate, by the folder of its sources.
+pub(super) fn of_crates(house: &House) -> Result<BTreeMap<String, Modules>, String> {
+    let mut crates: BTreeMap<String, Vec<(&Path, String)>> = BTreeMap::new();
+    for file in house.with_extension("rs") {
+        let mut above = file.ancestors().skip(1);
+        let Some(sources) = above.find(|folder| folder.ends_with("src")) else {
+            continue;
+        };
+        let Ok(inside) = file.strip_prefix(sources) else {
+            continue;
+        };
+        let text = read(&house.root.join(file))?;
+        let files = crates.entry(sources.display().to_string()).or_default();
+        files.push((inside, text));
+    }
+    let modules = |(sources, files): (String, Vec<_>)| (sources, Modules::new(&files));
+    Ok(crates.into_iter().map(modules).collect())
+}
 
 impl Modules {
     /// The modules that the root of a crate leads to, given its files with their paths in `src`.
@@ -36,6 +56,12 @@ impl Modules {
             }
         }
         modules
+    }
+
+    /// The names of the modules of the crate's root.
+    pub(super) fn names_at_root(&self) -> Vec<&str> {
+        let modules = self.0.keys().filter(|place| place.len() == 1);
+        modules.map(|place| place[0].as_str()).collect()
     }
 
     /// For each folder, by the module that it belongs to, the imports among its modules.
