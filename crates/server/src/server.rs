@@ -184,10 +184,11 @@ impl Server {
         } else {
             None
         };
-        let shared = Shared::new(config, file, catalog())?;
+        let doors = Doors::open(config, file)?;
+        let shared = Arc::clone(doors.shared());
         shared.tls.load(&shared.config())?;
         let mut server = Server {
-            doors: Doors::new(&shared),
+            doors,
             shared: Arc::clone(&shared),
             addresses: Addresses {
                 resp: bound.plain,

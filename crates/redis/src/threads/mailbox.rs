@@ -1,10 +1,8 @@
 //! Messages to a reactor thread, from any thread.
 
+use super::bell::Bell;
 use super::publication::{CROWDED_BYTES, Kind, POSTED_BYTES_MAX, Publication};
-use duramen_config::ServerError;
-use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -225,32 +223,24 @@ impl Queue {
     }
 }
 
-/// A queue of messages, with an eventfd that wakes the sleeping thread.
+/// A queue of messages, with a bell that wakes the sleeping thread.
 pub struct Mailbox {
     queue: Mutex<Queue>,
     /// Set: there may be messages. Release in `post`, Acquire in `take`.
     pending: AtomicBool,
-    wake: OwnedFd,
+    bell: Arc<dyn Bell>,
     /// Bytes of the publications in the queue. Changes under its lock.
     published_bytes: AtomicUsize,
 }
 
 impl Mailbox {
-    /// # Errors
-    /// [`ServerError::System`] when the process is out of file descriptors.
-    pub fn new() -> Result<Mailbox, ServerError> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| {
-            ServerError::System {
-                doing: "make an eventfd",
-                source: e.into(),
-            }
-        })?;
-        Ok(Mailbox {
+    pub(crate) fn new(bell: Arc<dyn Bell>) -> Mailbox {
+        Mailbox {
             queue: Mutex::default(),
             pending: AtomicBool::new(false),
-            wake,
+            bell,
             published_bytes: AtomicUsize::new(0),
-        })
+        }
     }
 
     /// Called by any thread. Blocks only for the time that another `post` or `take` needs.
@@ -323,20 +313,14 @@ impl Mailbox {
                 }
             }
             PostStep::Mark => *signals = !self.pending.swap(true, Ordering::AcqRel),
-            PostStep::Signal if *signals => {
-                // This fails only if the counter is full, and then the thread is awake.
-                let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-            }
+            PostStep::Signal if *signals => self.bell.ring(),
             PostStep::Signal => {}
         }
     }
 
     fn take_step(&self, step: TakeStep, into: &mut Vec<Message>) {
         match step {
-            TakeStep::Acknowledge => {
-                let mut count = [0u8; 8];
-                let _ = rustix::io::read(&self.wake, &mut count);
-            }
+            TakeStep::Acknowledge => self.bell.quiet(),
             TakeStep::Unmark => {
                 self.pending.swap(false, Ordering::AcqRel);
             }
@@ -348,11 +332,6 @@ impl Mailbox {
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Readable when there are messages; for epoll.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
     }
 }
 
@@ -386,16 +365,31 @@ impl TakeStep {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::threads::bell::Silent;
     use std::sync::Arc;
 
-    fn readable(mailbox: &Mailbox) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let fd = mailbox.fd();
-        let at_once = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&at_once)).expect("polls") == 1
+    /// Rings until it is quiet, as an eventfd.
+    #[derive(Default)]
+    struct Rings(AtomicBool);
+
+    impl Bell for Rings {
+        fn ring(&self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+
+        fn quiet(&self) {
+            self.0.store(false, Ordering::SeqCst);
+        }
+    }
+
+    impl Rings {
+        fn wakes(&self) -> bool {
+            self.0.load(Ordering::SeqCst)
+        }
+    }
+
+    fn mailbox() -> Mailbox {
+        Mailbox::new(Arc::new(Silent))
     }
 
     /// A `take` could once consume the signal of a post while `pending` stayed set. Then no later
@@ -421,7 +415,8 @@ mod tests {
         }
         assert_eq!(schedules.len(), 1680);
         for (schedule, _) in schedules {
-            let mailbox = Mailbox::new().expect("mailbox");
+            let bell = Arc::new(Rings::default());
+            let mailbox = Mailbox::new(Arc::<Rings>::clone(&bell));
             let mut posts = [0, 1].map(|client| (Some(Message::Close { client }), false));
             let mut got = Vec::new();
             let mut done = [0; 3];
@@ -436,16 +431,13 @@ mod tests {
                 }
             }
             assert!(
-                got.len() == 2 || readable(&mailbox),
+                got.len() == 2 || bell.wakes(),
                 "{schedule:?}: a message waits unseen"
             );
             mailbox.take(&mut got);
             assert_eq!(got.len(), 2, "{schedule:?}");
             mailbox.post(Message::Wake);
-            assert!(
-                readable(&mailbox),
-                "{schedule:?}: a later post does not wake"
-            );
+            assert!(bell.wakes(), "{schedule:?}: a later post does not wake");
         }
     }
 
@@ -453,7 +445,7 @@ mod tests {
     /// lines for its clients.
     #[test]
     fn what_waits_to_be_pushed_is_bounded() {
-        let mailbox = Mailbox::new().expect("mailbox");
+        let mailbox = mailbox();
         let line = vec![b'x'; 1 << 20];
         for n in 0..16 {
             assert!(mailbox.push(n % 2, &line));
@@ -470,7 +462,7 @@ mod tests {
 
     #[test]
     fn too_many_invalid_keys_become_all_keys() {
-        let mailbox = Mailbox::new().expect("mailbox");
+        let mailbox = mailbox();
         let invalidate = |client, bytes| Message::Invalidate {
             client,
             what: Invalid::from(Invalidation {
@@ -515,7 +507,7 @@ mod tests {
     /// all subscribers of a thread.
     #[test]
     fn lost_messages_have_names_and_one_message_is_never_too_long() {
-        let mailbox = Mailbox::new().expect("mailbox");
+        let mailbox = mailbox();
         mailbox.post(publication("long", POSTED_BYTES_MAX + 1));
         mailbox.post(publication("lost", 1));
         let got = take(&mailbox);
@@ -541,7 +533,8 @@ mod tests {
     #[test]
     fn messages_of_many_threads_arrive_once_and_in_order() {
         const EACH: u64 = 10_000;
-        let mailbox = Arc::new(Mailbox::new().expect("mailbox"));
+        let bell = Arc::new(Rings::default());
+        let mailbox = Arc::new(Mailbox::new(Arc::<Rings>::clone(&bell)));
         for poster in 0..4 {
             let mailbox = Arc::clone(&mailbox);
             std::thread::spawn(move || {
@@ -555,7 +548,7 @@ mod tests {
         let (mut got, mut next) = (Vec::new(), [0; 4]);
         while next != [EACH; 4] {
             assert!(std::time::Instant::now() < deadline, "{next:?}");
-            if readable(&mailbox) {
+            if bell.wakes() {
                 mailbox.take(&mut got);
             }
             for message in got.drain(..) {

@@ -1,6 +1,7 @@
 //! Messages between the threads of a server, and the parts of a thread that others see.
 
 pub(crate) mod background;
+pub(crate) mod bell;
 pub(crate) mod clients;
 pub(crate) mod commits;
 pub(crate) mod mailbox;
@@ -9,6 +10,7 @@ pub(crate) mod thread;
 pub(crate) mod watch;
 
 pub use background::Background;
+pub use bell::Bell;
 pub use clients::ClientRecord;
 pub use mailbox::{Invalid, Lost, Message};
 pub use publication::{CROWDED_BYTES, Kind, Publication};

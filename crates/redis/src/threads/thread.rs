@@ -1,11 +1,12 @@
 //! The part of a reactor thread that other threads see.
 
+use super::bell::Bell;
 use super::clients::Registry;
 use super::commits::Commits;
 use super::mailbox::Mailbox;
 use super::watch::Beat;
 use crate::figures::counters::ThreadCounters;
-use duramen_config::ServerError;
+use std::sync::Arc;
 
 /// See the head of this file.
 pub struct ThreadShared {
@@ -20,13 +21,13 @@ pub struct ThreadShared {
 }
 
 impl ThreadShared {
-    pub(crate) fn new() -> Result<ThreadShared, ServerError> {
-        Ok(ThreadShared {
+    pub(crate) fn new(bell: Arc<dyn Bell>) -> ThreadShared {
+        ThreadShared {
             counters: ThreadCounters::default(),
             beat: Beat::default(),
-            mailbox: Mailbox::new()?,
+            mailbox: Mailbox::new(bell),
             commits: Commits::default(),
             clients: Registry::default(),
-        })
+        }
     }
 }

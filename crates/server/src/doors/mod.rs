@@ -4,11 +4,15 @@
 //! **Concurrency.** Any thread hands a connection over; the thread that owns it takes it. The
 //! locks are held for a look.
 
+mod bell;
 mod pipeline_turn;
 mod rings;
 
+use bell::EventBell;
+use duramen_config::{ConfigFile, ServerConfig, ServerError};
 use duramen_redis::state::Shared;
-use duramen_redis::threads::Message;
+use duramen_redis::table::catalog;
+use duramen_redis::threads::{Bell, Message};
 use duramen_tls::Session;
 pub(crate) use pipeline_turn::PipelineTurn;
 pub(crate) use rings::LocalRings;
@@ -37,6 +41,8 @@ pub(crate) struct NativeStart {
 
 /// The way to one reactor thread.
 pub(crate) struct Door {
+    /// Wakes the thread for its messages.
+    pub(crate) bell: Arc<EventBell>,
     /// Number of the connections that the thread owns, and of those handed over but not yet taken.
     connections: AtomicUsize,
     /// Sockets that other threads accepted for this thread; `None`: it has ended.
@@ -44,8 +50,9 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    fn new() -> Door {
+    fn new(bell: Arc<EventBell>) -> Door {
         Door {
+            bell,
             connections: AtomicUsize::new(0),
             incoming: Mutex::new(Some(Vec::new())),
         }
@@ -88,12 +95,22 @@ pub struct Doors {
 }
 
 impl Doors {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Arc<Doors> {
-        Arc::new(Doors {
-            shared: Arc::clone(shared),
-            threads: shared.threads.iter().map(|_| Door::new()).collect(),
+    /// Makes the state that the threads share, and the ways into them.
+    ///
+    /// # Errors
+    /// [`ServerError::System`] when the process is out of file descriptors; as [`Shared::new`].
+    pub(crate) fn open(
+        config: ServerConfig,
+        file: Option<ConfigFile>,
+    ) -> Result<Arc<Doors>, ServerError> {
+        let bells = (0..config.reactor_threads()).map(|_| EventBell::new().map(Arc::new));
+        let bells = bells.collect::<Result<Vec<_>, ServerError>>()?;
+        let to_be_rung = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Bell>);
+        Ok(Arc::new(Doors {
+            shared: Shared::new(config, file, catalog(), to_be_rung.collect())?,
+            threads: bells.into_iter().map(Door::new).collect(),
             pipeline_turn: PipelineTurn::default(),
-        })
+        }))
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -379,6 +379,7 @@ pub(super) fn log_in(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doors::Doors;
     use duramen_config::{Level, ServerConfig};
     use duramen_engine::{Options, Store};
     use duramen_redis::threads::ClientRecord;
@@ -395,8 +396,8 @@ mod tests {
             ..ServerConfig::default()
         };
         config.access.users = format!("user default on nopass {rules}");
-        let shared =
-            Shared::new(config, None, duramen_redis::table::catalog()).expect("shared state");
+        let doors = Doors::open(config, None).expect("shared state");
+        let shared = Arc::clone(doors.shared());
         let options = Options {
             huge_pages: false,
             heads: 1,

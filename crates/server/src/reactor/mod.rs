@@ -148,7 +148,7 @@ impl Reactor {
         standby: Arc<Standby<Box<Reactor>>>,
         running: Running,
     ) -> Result<Box<Reactor>, ServerError> {
-        let watch = Watch::new(&doors.shared().threads[number], &listeners)?;
+        let watch = Watch::new(doors.door(number), &listeners)?;
         Ok(Box::new(Reactor {
             traffic: Traffic::new(doors, number, watch)?,
             acceptor: Acceptor::new(listeners),

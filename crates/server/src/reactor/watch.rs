@@ -4,7 +4,7 @@ use super::connection::Connection;
 use super::connections::Token;
 use super::listener::Listeners;
 use duramen_config::ServerError;
-use duramen_redis::threads::ThreadShared;
+use crate::doors::Door;
 use rustix::event::epoll::{self, Event, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
@@ -19,7 +19,7 @@ pub(super) struct Watch {
 impl Watch {
     /// # Errors
     /// [`ServerError::System`]: the kernel has no room.
-    pub(super) fn new(thread: &ThreadShared, listeners: &Listeners) -> Result<Watch, ServerError> {
+    pub(super) fn new(door: &Door, listeners: &Listeners) -> Result<Watch, ServerError> {
         let system = |doing| {
             move |e: Errno| ServerError::System {
                 doing,
@@ -32,7 +32,7 @@ impl Watch {
             with_output: 0,
         };
         watch
-            .add(thread.mailbox.fd(), Token::MAILBOX)
+            .add(door.bell.fd(), Token::MAILBOX)
             .map_err(system("watch the mailbox"))?;
         for (n, listener) in listeners.iter().enumerate() {
             watch

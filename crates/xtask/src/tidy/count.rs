@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::House;
-use super::circles;
+use super::{circles, modules};
 use super::imports::tokens;
 use super::product::{Source, sources};
 use super::types::{fields, types};

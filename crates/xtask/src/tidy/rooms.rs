@@ -13,10 +13,7 @@ type Rooms = &'static [(&'static str, &'static [&'static str])];
 
 /// The crates with such a list, by the folders of their sources. What a room contains is said at
 /// the head of its `mod.rs`.
-const CRATES: &[(&str, Rooms)] = &[
-    ("crates/redis/src", REDIS),
-    ("crates/server/src", SERVER),
-];
+const CRATES: &[(&str, Rooms)] = &[("crates/redis/src", REDIS), ("crates/server/src", SERVER)];
 
 const REDIS: Rooms = &[
     ("figures", &[]),
@@ -57,7 +54,9 @@ pub(super) fn check(crates: &BTreeMap<String, Modules>, complaints: &mut Vec<Str
     for (sources, rooms) in CRATES {
         match crates.get(*sources) {
             Some(modules) => compare(sources, rooms, modules, complaints),
-            None => complaints.push(format!("{sources}: there is no such crate, remove its rooms")),
+            None => complaints.push(format!(
+                "{sources}: there is no such crate, remove its rooms"
+            )),
         }
     }
 }
@@ -66,7 +65,9 @@ pub(super) fn check(crates: &BTreeMap<String, Modules>, complaints: &mut Vec<Str
 fn compare(sources: &str, rooms: Rooms, modules: &Modules, complaints: &mut Vec<String>) {
     let found = modules.names_at_root();
     for (room, _) in rooms.iter().filter(|(room, _)| !found.contains(room)) {
-        complaints.push(format!("{sources}: there is no room `{room}`, remove its row"));
+        complaints.push(format!(
+            "{sources}: there is no room `{room}`, remove its row"
+        ));
     }
     let has_row = |room: &&str| rooms.iter().any(|(known, _)| known == room);
     for room in found.iter().filter(|room| !has_row(room)) {
@@ -127,11 +128,19 @@ mod tests {
     #[test]
     fn a_room_must_not_import_those_above_it() {
         for import in ["use crate::c::{self, X};", "fn f() { crate::c::d::g() }"] {
-            let files = [("a.rs", ""), ("b/mod.rs", "mod x;"), ("b/x.rs", import), ("c.rs", "")];
+            let files = [
+                ("a.rs", ""),
+                ("b/mod.rs", "mod x;"),
+                ("b/x.rs", import),
+                ("c.rs", ""),
+            ];
             let complaints = complaints(ALL, &files);
             assert_eq!(complaints.len(), 1, "{complaints:?}");
             let complaint = &complaints[0];
-            assert!(complaint.starts_with("src: room `b` must not import `crate::c"), "{complaint}");
+            assert!(
+                complaint.starts_with("src: room `b` must not import `crate::c"),
+                "{complaint}"
+            );
         }
     }
 
@@ -140,7 +149,10 @@ mod tests {
         let files = [("a.rs", ""), ("c.rs", ""), ("d.rs", "use crate::c;")];
         let complaints = complaints("mod a;\nmod c;\nmod d;\n", &files);
         assert_eq!(complaints[0], "src: there is no room `b`, remove its row");
-        assert!(complaints[1].starts_with("src: room `d` has no row in "), "{complaints:?}");
+        assert!(
+            complaints[1].starts_with("src: room `d` has no row in "),
+            "{complaints:?}"
+        );
         assert_eq!(complaints.len(), 2);
     }
 

@@ -581,7 +581,7 @@ fn users_are_saved_only_if_a_start_can_read_them() {
     assert_eq!(shared.save_users(), Ok(()));
     let saved = std::fs::read(&file).expect("a file");
     assert!(saved.len() > 2 << 20);
-    let again = Shared::new(config, None, crate::table::catalog()).expect("a start");
+    let again = super::shared(config).expect("a start");
     assert_eq!(again.acl.users().print(), shared.acl.users().print());
     (3..17).for_each(&mut add);
     let refused = shared.save_users().expect_err("they are too long");

@@ -23,7 +23,7 @@ fn loading_with(change: impl FnOnce(&mut ServerConfig)) -> (Arc<Shared>, Executo
         ..ServerConfig::default()
     };
     change(&mut config);
-    let shared = Shared::new(config, None, crate::table::catalog()).expect("shared state");
+    let shared = super::shared(config).expect("shared state");
     let executor = Executor::new(Arc::clone(&shared), 0).expect("an executor");
     let address = "127.0.0.1:1".parse().expect("an address");
     let record = Arc::new(ClientRecord::new(1, 0, 0, 3, address, address, 1));

@@ -33,8 +33,9 @@ use crate::flash::tier::Tier;
 use crate::pubsub::release::release;
 use crate::state::Shared;
 use crate::state::client::{Client, Verdict};
+use crate::threads::bell::{Bell, Silent};
 use crate::threads::clients::ClientRecord;
-use duramen_config::{Level, ServerConfig};
+use duramen_config::{Level, ServerConfig, ServerError};
 use duramen_engine::{Clock, Options, Store};
 use duramen_wire::resp::{Limits, ParseState, RequestEncoder, Requests, parse_requests};
 use std::sync::Arc;
@@ -48,6 +49,13 @@ pub(crate) struct Server {
 }
 
 pub(crate) const START_MS: u64 = 1_700_000_000_000;
+
+/// The state of a server whose threads never sleep.
+pub(crate) fn shared(config: ServerConfig) -> Result<Arc<Shared>, ServerError> {
+    let bells = (0..config.reactor_threads()).map(|_| Arc::new(Silent) as Arc<dyn Bell>);
+    let bells = bells.collect();
+    Shared::new(config, None, crate::table::catalog(), bells)
+}
 
 impl Server {
     pub(crate) fn new(threads: usize) -> Server {
@@ -75,7 +83,7 @@ impl Server {
         .expect("a store");
         // The store has nothing there.
         let tier = Tier::open(&config).expect("a tier, or none").map(Arc::new);
-        let shared = Shared::new(config, None, crate::table::catalog()).expect("shared state");
+        let shared = shared(config).expect("shared state");
         shared.serve_with(store, None, tier);
         Server { shared, clock_ms }
     }

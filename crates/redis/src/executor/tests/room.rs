@@ -32,7 +32,7 @@ fn logged_in(spans: bool, segment_bytes: u64) -> Session {
         ..Options::new(64 * segment_bytes)
     })
     .expect("a store");
-    let shared = Shared::new(config, None, crate::table::catalog()).expect("shared state");
+    let shared = super::shared(config).expect("shared state");
     shared.serve(store, None);
     let server = Server {
         shared,

@@ -36,7 +36,7 @@ impl Bench {
             ..Options::new(64 << 20)
         })
         .expect("a store");
-        let shared = Shared::new(config, None, crate::table::catalog()).expect("shared state");
+        let shared = super::shared(config).expect("shared state");
         shared.serve(store, None);
         let executor = Executor::new(Arc::clone(&shared), 0).expect("an executor");
         Bench { shared, executor }

@@ -417,9 +417,10 @@ impl PubSub {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::threads::bell::Silent;
 
     fn threads(number: usize) -> Vec<ThreadShared> {
-        let threads = (0..number).map(|_| ThreadShared::new().expect("a thread"));
+        let threads = (0..number).map(|_| ThreadShared::new(Arc::new(Silent)));
         threads.collect()
     }
 

@@ -34,6 +34,7 @@ use crate::state::pubsub::registry::PubSub;
 use crate::state::script::cache::Scripts;
 use crate::state::tracking::table::Tracking;
 use crate::threads::background::Background;
+use crate::threads::bell::Bell;
 use crate::threads::clients::ClientRecord;
 use crate::threads::mailbox::Message;
 use crate::threads::thread::ThreadShared;
@@ -138,19 +139,18 @@ const NOT_READY_AFTER_MS: u64 = 3_000;
 
 impl Shared {
     /// Makes the state without data; [`serve`](Self::serve) adds the data. `commands`: the rows of
-    /// the command table.
+    /// the command table. `bells`: one for each reactor thread.
     ///
     /// # Errors
-    /// [`ServerError::System`] if a mailbox's eventfd cannot be made. [`ServerError::Config`] or
-    /// [`ServerError::File`]: the users are wrong.
+    /// [`ServerError::Config`] or [`ServerError::File`]: the users are wrong, or the audit log cannot
+    /// be opened. [`ServerError::System`]: there is no thread for that.
     pub fn new(
         config: ServerConfig,
         config_file: Option<ConfigFile>,
         commands: Catalog,
+        bells: Vec<Arc<dyn Bell>>,
     ) -> Result<Arc<Shared>, ServerError> {
-        let threads = (0..config.reactor_threads())
-            .map(|_| ThreadShared::new())
-            .collect::<Result<Box<[_]>, ServerError>>()?;
+        let threads: Box<[_]> = bells.into_iter().map(ThreadShared::new).collect();
         let rows = commands.count();
         let audit = Audit::start(&config)?;
         let acl = AclState::new(&config, commands)?;

@@ -556,10 +556,11 @@ fn broadcast(threads: &[ThreadShared], prefixes: &Prefixes, writes: &[&Written])
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::threads::bell::Silent;
     use duramen_engine::TableId;
 
     fn threads() -> Vec<ThreadShared> {
-        vec![ThreadShared::new().expect("a mailbox")]
+        vec![ThreadShared::new(Arc::new(Silent))]
     }
 
     /// The invalidations that were posted: the client, and its keys; none = all keys.

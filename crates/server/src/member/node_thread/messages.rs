@@ -106,6 +106,7 @@ fn publish_all(shared: &Shared, batch: &[u8], wait_max: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doors::Doors;
     use duramen_config::ServerConfig;
     use duramen_redis::threads::CROWDED_BYTES;
     use duramen_wire::native::codec::append_publication;
@@ -117,7 +118,8 @@ mod tests {
             threads: 1,
             ..ServerConfig::default()
         };
-        let shared = Shared::new(config, None, duramen_redis::table::catalog()).expect("a server");
+        let doors = Doors::open(config, None).expect("a server");
+        let shared = doors.shared();
         shared.pubsub.subscribe(Kind::Channel, b"a", 0);
         let mut batch = Vec::new();
         append_publication(&mut batch, b"a", &vec![0; CROWDED_BYTES]);
@@ -127,15 +129,15 @@ mod tests {
             mailbox.take(&mut messages);
             messages.len()
         };
-        publish_all(&shared, &batch, DELIVERY_WAIT_MAX);
+        publish_all(shared, &batch, DELIVERY_WAIT_MAX);
         std::thread::scope(|scope| {
-            let second = scope.spawn(|| publish_all(&shared, &batch, DELIVERY_WAIT_MAX));
+            let second = scope.spawn(|| publish_all(shared, &batch, DELIVERY_WAIT_MAX));
             std::thread::sleep(20 * CROWDED_LOOK);
             assert!(!second.is_finished());
             assert_eq!(taken(), 1, "the second waits");
             second.join().expect("it ends");
         });
-        publish_all(&shared, &batch, 2 * CROWDED_LOOK);
+        publish_all(shared, &batch, 2 * CROWDED_LOOK);
         assert_eq!(taken(), 2, "the third gave up waiting");
     }
 }
