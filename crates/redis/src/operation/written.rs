@@ -3,6 +3,7 @@
 
 use crate::durability::{Durability, Job, Target};
 use crate::state::Shared;
+use crate::threads::start::Starter;
 use crate::threads::watch::Stop;
 use duramen_config::finish::Finish;
 use duramen_config::{ConfigFile, seldom};
@@ -10,12 +11,15 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Waits a bounded time until everything is on disk: the disk may never answer.
-fn flush_within(durability: &Arc<Durability>, patience: Duration) -> Result<(), String> {
+fn flush_within(
+    durability: &Arc<Durability>,
+    patience: Duration,
+    starter: Starter,
+) -> Result<(), String> {
     let (ends, end) = mpsc::channel();
     let flushed = Arc::clone(durability);
-    let thread = std::thread::Builder::new().name("flush".to_owned());
     let flush = move || drop(ends.send(flushed.store().flush()));
-    if let Err(error) = thread.spawn(flush) {
+    if let Err(error) = starter.start("flush", flush) {
         return Err(format!("cannot start a thread: {error}"));
     }
     match end.recv_timeout(patience) {
@@ -42,9 +46,10 @@ impl Shared {
         let finish = Arc::clone(&stopping);
         self.ending.ask(true);
         let patience = Duration::from_millis(self.config().stop_timeout_ms);
+        let starter = self.starter;
         let write = move || {
             let written = match anyway {
-                true => flush_within(&durability, patience),
+                true => flush_within(&durability, patience, starter),
                 false => durability
                     .store()
                     .flush()
@@ -75,8 +80,7 @@ impl Shared {
             }
             shared.wake_for_commit();
         };
-        let thread = std::thread::Builder::new().name("stop".to_owned());
-        if let Err(error) = thread.spawn(write) {
+        if let Err(error) = starter.start("stop", write) {
             self.ending.ask(false);
             let why = format!("cannot start the thread that writes the rest: {error}");
             seldom!(error, "not stopping: {why}");
@@ -107,8 +111,7 @@ impl Shared {
                 shared.wake_for_commit();
             }
         };
-        let thread = std::thread::Builder::new().name("rewrite".to_owned());
-        thread.spawn(rewrite).map_err(|error| {
+        self.starter.start("rewrite", rewrite).map_err(|error| {
             let text = format!("cannot start a thread: {error}");
             while let Some(finish) = file.next_rewrite() {
                 finish.end(Err(text.clone())); // another client may wait for it too
@@ -139,8 +142,7 @@ impl Shared {
                 seldom!(error, "the scheduled snapshot failed: {why}");
             }
         };
-        let thread = std::thread::Builder::new().name("snapshot".to_owned());
-        thread.spawn(make).map_err(|error| {
+        self.starter.start("snapshot", make).map_err(|error| {
             let text = format!("ERR cannot start a thread: {error}");
             job.end(Err(text.clone()));
             text

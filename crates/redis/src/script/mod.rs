@@ -1,5 +1,5 @@
-//! Scripts and functions: their runs and commands. What is known of them is in `state::script`, and
-//! those that run in `state::interpreters`.
+//! Scripts and functions: their runs and commands. `state::script` has those that the server knows,
+//! `state::interpreters` those that a thread has suspended.
 
 pub(crate) mod calls;
 mod cluster;

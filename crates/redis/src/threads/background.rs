@@ -1,25 +1,26 @@
 //! A thread that does pieces of work one after the other: for work that would delay a thread that
 //! serves clients or answers pings.
 
+use super::start::{Starter, Work};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
 /// Pieces of work that wait; a further one is refused. A person or a tool waits for each of them.
 const WAITING_MAX: usize = 1_024;
 
-type Work = Box<dyn FnOnce() + Send>;
-
 /// Such a thread. It starts with the first piece of work, and ends after the last one when this is
 /// dropped.
 pub struct Background {
     name: &'static str,
+    starter: Starter,
     queue: Mutex<Option<SyncSender<Work>>>,
 }
 
 impl Background {
-    pub fn new(name: &'static str) -> Background {
+    pub fn new(name: &'static str, starter: Starter) -> Background {
         Background {
             name,
+            starter,
             queue: Mutex::default(),
         }
     }
@@ -42,8 +43,8 @@ impl Background {
 
     fn start(&self) -> Result<SyncSender<Work>, String> {
         let (queue, works) = sync_channel::<Work>(WAITING_MAX);
-        let thread = std::thread::Builder::new().name(self.name.to_owned());
-        let started = thread.spawn(move || works.into_iter().for_each(|work| work()));
+        let do_all = move || works.into_iter().for_each(|work| work());
+        let started = self.starter.start(self.name, do_all);
         started.map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(queue)
     }
@@ -52,11 +53,12 @@ impl Background {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::threads::start::STARTER;
     use std::sync::mpsc::channel;
 
     #[test]
     fn work_is_done_in_order_by_one_thread_and_is_bounded() {
-        let background = Background::new("test");
+        let background = Background::new("test", STARTER);
         let (done, results) = channel();
         let (open, gate) = sync_channel::<()>(0);
         let first = background.give(move || gate.recv().expect("the test goes on"));

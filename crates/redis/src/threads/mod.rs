@@ -6,6 +6,7 @@ pub(crate) mod clients;
 pub(crate) mod commits;
 pub(crate) mod mailbox;
 pub(crate) mod publication;
+pub(crate) mod start;
 pub(crate) mod thread;
 pub(crate) mod watch;
 
@@ -14,5 +15,6 @@ pub use bell::Bell;
 pub use clients::ClientRecord;
 pub use mailbox::{Invalid, Lost, Message};
 pub use publication::{CROWDED_BYTES, Kind, Publication};
+pub use start::{Starter, Work};
 pub use thread::ThreadShared;
 pub use watch::{Running, Stop};

@@ -12,10 +12,11 @@ use bell::EventBell;
 use duramen_config::{ConfigFile, ServerConfig, ServerError};
 use duramen_redis::state::Shared;
 use duramen_redis::table::catalog;
-use duramen_redis::threads::{Bell, Message};
+use duramen_redis::threads::{Bell, Message, Starter, Work};
 use duramen_tls::Session;
 pub(crate) use pipeline_turn::PipelineTurn;
 pub(crate) use rings::LocalRings;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -86,6 +87,14 @@ impl Door {
     }
 }
 
+/// Starts threads for work that the crate `redis` gives them.
+pub(crate) const STARTER: Starter = Starter(start_thread);
+
+fn start_thread(name: &'static str, work: Work) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    thread.spawn(work).map(drop)
+}
+
 /// The ways to all reactor threads.
 pub struct Doors {
     shared: Arc<Shared>,
@@ -107,7 +116,7 @@ impl Doors {
         let bells = bells.collect::<Result<Vec<_>, ServerError>>()?;
         let to_be_rung = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Bell>);
         Ok(Arc::new(Doors {
-            shared: Shared::new(config, file, catalog(), to_be_rung.collect())?,
+            shared: Shared::new(config, file, catalog(), to_be_rung.collect(), STARTER)?,
             threads: bells.into_iter().map(Door::new).collect(),
             pipeline_turn: PipelineTurn::default(),
         }))

@@ -419,8 +419,7 @@ fn prepare(
     let (keeper, chores) = keeping.transpose()?.unzip();
     let workers = Workers::start("worker", WORKERS, &handle)?;
     let has_socket = !config.native_socket_dir.is_empty();
-    let local = has_socket.then(|| LocalClients::start(doors));
-    let local = local.transpose()?;
+    let local = has_socket.then(|| LocalClients::start(doors)).transpose()?;
     let speed = backup.as_ref().map_or(0, |backup| {
         backup.reader().measure();
         backup.reader().bytes_per_s()

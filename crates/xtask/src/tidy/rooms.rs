@@ -11,8 +11,8 @@ use super::modules::{Modules, Place};
 /// A room stands behind those below it, so there is no circle.
 type Rooms = &'static [(&'static str, &'static [&'static str])];
 
-/// The crates with such a list, by the folders of their sources. What a room contains is said at
-/// the head of its `mod.rs`.
+/// The crates with such a list, by the folders of their sources. The head of a room's `mod.rs` says
+/// which purpose it has.
 const CRATES: &[(&str, Rooms)] = &[("crates/redis/src", REDIS), ("crates/server/src", SERVER)];
 
 const REDIS: Rooms = &[

@@ -35,6 +35,7 @@ use crate::state::Shared;
 use crate::state::client::{Client, Verdict};
 use crate::threads::bell::{Bell, Silent};
 use crate::threads::clients::ClientRecord;
+use crate::threads::start::STARTER;
 use duramen_config::{Level, ServerConfig, ServerError};
 use duramen_engine::{Clock, Options, Store};
 use duramen_wire::resp::{Limits, ParseState, RequestEncoder, Requests, parse_requests};
@@ -54,7 +55,7 @@ pub(crate) const START_MS: u64 = 1_700_000_000_000;
 pub(crate) fn shared(config: ServerConfig) -> Result<Arc<Shared>, ServerError> {
     let bells = (0..config.reactor_threads()).map(|_| Arc::new(Silent) as Arc<dyn Bell>);
     let bells = bells.collect();
-    Shared::new(config, None, crate::table::catalog(), bells)
+    Shared::new(config, None, crate::table::catalog(), bells, STARTER)
 }
 
 impl Server {

@@ -13,6 +13,7 @@
 //! thread exchanges the text for an empty one. It is woken by the first line after it had none.
 //! After a write it sleeps for a moment, so many records cost one wake and one write.
 
+use crate::threads::start::Starter;
 use duramen_base::open::open_log;
 use duramen_config::{AuditKeys, ServerConfig, ServerError, seldom};
 use ring::hmac;
@@ -120,7 +121,7 @@ impl Audit {
     /// # Errors
     /// [`ServerError::File`]: the file cannot be opened. [`ServerError::System`]: there is no
     /// thread or no randomness.
-    pub(crate) fn start(config: &ServerConfig) -> Result<Audit, ServerError> {
+    pub(crate) fn start(config: &ServerConfig, starter: Starter) -> Result<Audit, ServerError> {
         let mut audit = Audit {
             lines: None,
             classes: AtomicU32::new(0),
@@ -156,13 +157,11 @@ impl Audit {
             text: Vec::new(),
             is_torn: false,
         };
-        let thread = std::thread::Builder::new().name("audit".to_owned());
-        thread
-            .spawn(move || {
-                writer.run();
-                let _ = end.send(());
-            })
-            .map_err(system)?;
+        let write = move || {
+            writer.run();
+            let _ = end.send(());
+        };
+        starter.start("audit", write).map_err(system)?;
         audit.lines = Some(lines);
         audit.ended = Mutex::new(Some(ended));
         audit.configure(config);
@@ -399,6 +398,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::threads::start::STARTER;
 
     fn add(audit: &Audit, key: &str) {
         audit.add(&Record {
@@ -431,7 +431,7 @@ mod tests {
     fn records_are_lines_and_keys_are_hashed() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("audit");
-        let audit = Audit::start(&config(&path)).expect("it starts");
+        let audit = Audit::start(&config(&path), STARTER).expect("it starts");
         for key in ["a", "b", "a"] {
             add(&audit, key);
         }
@@ -451,7 +451,7 @@ mod tests {
     /// L1 and L3: /dev/full refuses every byte, as a full disk does.
     #[test]
     fn a_full_disk_drops_records_and_counts_them() {
-        let audit = Audit::start(&config(Path::new("/dev/full"))).expect("it starts");
+        let audit = Audit::start(&config(Path::new("/dev/full")), STARTER).expect("it starts");
         for _ in 0..1000 {
             add(&audit, "k"); // it never waits
         }
@@ -468,7 +468,7 @@ mod tests {
     fn a_full_queue_drops_records_and_the_log_says_how_many() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("audit");
-        let audit = Audit::start(&config(&path)).expect("it starts");
+        let audit = Audit::start(&config(&path), STARTER).expect("it starts");
         let records = 4 * QUEUE_BYTES / 100;
         for _ in 0..records {
             add(&audit, "k");
@@ -488,7 +488,7 @@ mod tests {
     fn a_renamed_file_is_opened_again() {
         let dir = tempfile::tempdir().expect("a folder");
         let (path, old) = (dir.path().join("audit"), dir.path().join("audit.1"));
-        let audit = Audit::start(&config(&path)).expect("it starts");
+        let audit = Audit::start(&config(&path), STARTER).expect("it starts");
         add(&audit, "a");
         let deadline = std::time::Instant::now() + Duration::from_secs(120);
         while lines(&path).is_empty() {

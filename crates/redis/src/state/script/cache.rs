@@ -5,6 +5,7 @@
 
 use super::libraries::Registry;
 use crate::threads::background::Background;
+use crate::threads::start::Starter;
 use duramen_config::{REDIS_VERSION, REDIS_VERSION_NUMBER};
 use duramen_script::{Cache, Limits, Machine, Program};
 use duramen_wire::resp::Args;
@@ -68,14 +69,14 @@ pub(crate) enum Killed {
     None,
 }
 
-impl Default for Scripts {
-    fn default() -> Scripts {
+impl Scripts {
+    pub(crate) fn new(starter: Starter) -> Scripts {
         Scripts {
             cache: Cache::new(CACHE_BYTES),
             libraries: Registry::default(),
             generation: AtomicU64::new(0),
             long: Mutex::default(),
-            discards: Background::new("discards"),
+            discards: Background::new("discards", starter),
             discarded: Arc::new(()),
         }
     }
@@ -175,6 +176,7 @@ impl Scripts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::threads::start::STARTER;
     use std::time::Duration;
 
     /// Of more than four that waited, each was dropped by the thread that serves clients: up to 64
@@ -182,7 +184,7 @@ mod tests {
     #[test]
     fn all_interpreters_are_dropped_by_another_thread() {
         const NUMBER: usize = 16;
-        let scripts = Scripts::default();
+        let scripts = Scripts::new(STARTER);
         let held = scripts.hold_discards();
         for _ in 0..NUMBER {
             let machine = Machine::new(limits(1 << 20)).expect("memory for a stack");

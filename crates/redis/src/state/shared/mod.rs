@@ -37,6 +37,7 @@ use crate::threads::background::Background;
 use crate::threads::bell::Bell;
 use crate::threads::clients::ClientRecord;
 use crate::threads::mailbox::Message;
+use crate::threads::start::Starter;
 use crate::threads::thread::ThreadShared;
 use crate::threads::watch::{Beat, Ending, Stop};
 pub use commands::CommandState;
@@ -87,6 +88,7 @@ pub struct Shared {
     pub acl: AclState,
     pub logins: Logins,
     pub audit: Audit,
+    pub(crate) starter: Starter,
     /// The thread for commands whose work takes long.
     /// Work with files: a hung disk must not keep users from being removed.
     pub(crate) file_work: Background,
@@ -142,17 +144,18 @@ impl Shared {
     /// the command table. `bells`: one for each reactor thread.
     ///
     /// # Errors
-    /// [`ServerError::Config`] or [`ServerError::File`]: the users are wrong, or the audit log cannot
-    /// be opened. [`ServerError::System`]: there is no thread for that.
+    /// [`ServerError::Config`] or [`ServerError::File`]: the users are wrong, or the audit log
+    /// cannot be opened. [`ServerError::System`]: there is no thread for that.
     pub fn new(
         config: ServerConfig,
         config_file: Option<ConfigFile>,
         commands: Catalog,
         bells: Vec<Arc<dyn Bell>>,
+        starter: Starter,
     ) -> Result<Arc<Shared>, ServerError> {
         let threads: Box<[_]> = bells.into_iter().map(ThreadShared::new).collect();
         let rows = commands.count();
-        let audit = Audit::start(&config)?;
+        let audit = Audit::start(&config, starter)?;
         let acl = AclState::new(&config, commands)?;
         let state = CommandState::new(threads.len(), rows);
         state.set_events(config.events);
@@ -163,16 +166,17 @@ impl Shared {
             encodings: encodings::Encodings::default(),
             error_codes: Codes::default(),
             audit,
-            file_work: Background::new("file-work"),
-            user_changes: Background::new("user-changes"),
-            pauses: Background::new("pauses"),
+            starter,
+            file_work: Background::new("file-work", starter),
+            user_changes: Background::new("user-changes", starter),
+            pauses: Background::new("pauses", starter),
             memory_refusals: full::Refusals::default(),
-            refusal_watch: Background::new("refusals"),
+            refusal_watch: Background::new("refusals", starter),
             pubsub: PubSub::default(),
-            tracking: Tracking::default(),
+            tracking: Tracking::new(starter),
             latency: LatencyEvents::default(),
             waiters: Waiters::default(),
-            scripts: Scripts::default(),
+            scripts: Scripts::new(starter),
             commands: state,
             loaded: OnceLock::new(),
             progress: Mutex::default(),

@@ -29,6 +29,7 @@
 
 use crate::threads::background::Background;
 use crate::threads::mailbox::{Invalid, Invalidation, Message};
+use crate::threads::start::Starter;
 use crate::threads::thread::ThreadShared;
 use duramen_config::clock;
 use duramen_engine::Written;
@@ -156,8 +157,8 @@ pub struct Tracking {
     discards: Background,
 }
 
-impl Default for Tracking {
-    fn default() -> Tracking {
+impl Tracking {
+    pub(crate) fn new(starter: Starter) -> Tracking {
         Tracking {
             clients: Mutex::default(),
             client_count: AtomicUsize::new(0),
@@ -169,12 +170,10 @@ impl Default for Tracking {
             items: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             prefixes: RwLock::default(),
-            discards: Background::new("forgotten-keys"),
+            discards: Background::new("forgotten-keys", starter),
         }
     }
-}
 
-impl Tracking {
     fn change_clients(&self, change: impl FnOnce(&mut Readers)) {
         let clients = self.clients.lock();
         let mut clients = clients.unwrap_or_else(PoisonError::into_inner);
@@ -557,6 +556,7 @@ fn broadcast(threads: &[ThreadShared], prefixes: &Prefixes, writes: &[&Written])
 mod tests {
     use super::*;
     use crate::threads::bell::Silent;
+    use crate::threads::start::STARTER;
     use duramen_engine::TableId;
 
     fn threads() -> Vec<ThreadShared> {
@@ -610,7 +610,7 @@ mod tests {
 
     #[test]
     fn a_key_is_invalidated_once_for_all_that_have_read_it() {
-        let (tracking, threads) = (Tracking::default(), threads());
+        let (tracking, threads) = (Tracking::new(STARTER), threads());
         for client in [1, 2] {
             begin(&tracking, client);
             tracking.remember(&threads, (client, 0), b"k", WIDE);
@@ -631,7 +631,7 @@ mod tests {
 
     #[test]
     fn a_client_that_does_not_hear_of_its_own_changes_stays_remembered() {
-        let (tracking, threads) = (Tracking::default(), threads());
+        let (tracking, threads) = (Tracking::new(STARTER), threads());
         for client in [1, 9] {
             begin(&tracking, client);
             tracking.remember(&threads, (client, 0), b"k", WIDE);
@@ -649,7 +649,7 @@ mod tests {
 
     #[test]
     fn a_change_is_no_news_for_those_that_read_after_it() {
-        let (tracking, threads) = (Tracking::default(), threads());
+        let (tracking, threads) = (Tracking::new(STARTER), threads());
         for client in [1, 2, 3] {
             begin(&tracking, client);
             assert!(tracking.remember(&threads, (client, 0), b"k", WIDE));
@@ -674,7 +674,7 @@ mod tests {
 
     #[test]
     fn clients_that_have_gone_do_not_fill_a_key() {
-        let (tracking, threads) = (Tracking::default(), threads());
+        let (tracking, threads) = (Tracking::new(STARTER), threads());
         begin(&tracking, 0);
         tracking.remember(&threads, (0, 0), b"k", WIDE);
         for client in 1..100_000 {
@@ -690,7 +690,7 @@ mod tests {
 
     #[test]
     fn the_prefixes_of_all_clients_are_bounded() {
-        let tracking = Tracking::default();
+        let tracking = Tracking::new(STARTER);
         let prefix = |n: usize| [Arc::<[u8]>::from(format!("{n:04}").as_bytes())];
         let limits = Limits {
             bytes: 10 * (PREFIX_BYTES + 4),
@@ -708,7 +708,7 @@ mod tests {
 
     #[test]
     fn prefixes_get_the_changes_of_a_guard_at_once() {
-        let (tracking, threads) = (Tracking::default(), threads());
+        let (tracking, threads) = (Tracking::new(STARTER), threads());
         let prefixes: [Vec<Arc<[u8]>>; 2] =
             [vec![(*b"a:").into(), (*b"b").into()], vec![(*b"").into()]];
         for (client, prefixes) in (1..).zip(&prefixes) {
@@ -728,7 +728,7 @@ mod tests {
 
     #[test]
     fn a_full_table_invalidates_keys() {
-        let (tracking, threads) = (Tracking::default(), threads());
+        let (tracking, threads) = (Tracking::new(STARTER), threads());
         begin(&tracking, 1);
         let limits = Limits { keys: 10, ..WIDE };
         for n in 0..1_000 {

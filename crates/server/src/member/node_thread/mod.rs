@@ -22,7 +22,7 @@ use super::local_clients::LocalClients;
 use super::mail::{Mail, Order};
 use super::silence::Silence;
 use super::workers::{Chores, Workers};
-use crate::doors::Doors;
+use crate::doors::{Doors, STARTER};
 use certificate::Renewal;
 use duramen::Store;
 use duramen_base::ids::{ClusterId, ServerId};
@@ -159,10 +159,10 @@ impl NodeThread {
             waits: None,
             foreign: None,
             adopts: false,
-            users: Background::new("users"),
+            users: Background::new("users", STARTER),
             broadcast: Broadcast::default(),
             heard: Heard::default(),
-            deliveries: Background::new("deliveries"),
+            deliveries: Background::new("deliveries", STARTER),
         }
     }
 
