@@ -17,6 +17,7 @@ mod groups;
 mod loading;
 mod meanwhile;
 mod operations;
+mod outcomes;
 mod pace;
 mod parts;
 mod pubsub;
