@@ -217,23 +217,3 @@ impl Context<'_> {
         (bytes > most).then(|| format!("ERR {}", too_much(bytes, most)))
     }
 }
-
-impl Failure {
-    pub(crate) fn is_out_of_memory(&self) -> bool {
-        match self {
-            Failure::Engine(error) => matches!(**error, Error::OutOfMemory { .. }),
-            _ => false,
-        }
-    }
-
-    /// The entry on flash that was needed.
-    pub(crate) fn cold(&self) -> Option<Cold> {
-        match self {
-            Failure::Engine(error) => match **error {
-                Error::Cold(cold) => Some(cold),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-}

@@ -13,6 +13,7 @@ pub(crate) mod key_access;
 pub(crate) mod kinds;
 mod locks;
 pub(crate) mod lookup;
+pub(crate) mod outcome;
 pub(crate) mod pause;
 pub(crate) mod permit;
 mod queue;

@@ -1,0 +1,165 @@
+//! How a command ends: its reply is in the output, or why not.
+
+use crate::state::client::DROPPED;
+use duramen_engine::Error;
+use duramen_engine::flash::Cold;
+
+/// Result of a command: its reply is in `out`, or the failure becomes the reply.
+pub(crate) type Done = Result<(), Failure>;
+
+/// Reason why a command was not executed; the text after `-` of its reply.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Text(&'static str),
+    Owned(Box<str>),
+    Engine(Box<Error>),
+    /// A string would be longer than the limit.
+    TooLong,
+    /// A collection would be longer than the limit, or have more elements.
+    Full,
+    /// The command had no effect, but may succeed soon: present it again, or fail with this text.
+    NotNow(&'static str),
+    /// The command waits for elements, and its client knows for which: present it again when there
+    /// are some.
+    Blocks,
+    /// The command is not finished and has noted its progress: present it again after the other
+    /// connections' turn.
+    GoesOn,
+}
+
+impl From<Error> for Failure {
+    #[cold]
+    fn from(error: Error) -> Failure {
+        Failure::Engine(Box::new(error))
+    }
+}
+
+impl From<duramen::Error> for Failure {
+    #[cold]
+    fn from(error: duramen::Error) -> Failure {
+        match error {
+            duramen::Error::Engine(error) => error.into(),
+            duramen::Error::NoSuchTable(table) => Error::NoSuchTable(table).into(),
+            duramen::Error::OutOfMemory {
+                live_bytes,
+                limit_bytes,
+            } => {
+                let error = Error::OutOfMemory {
+                    live_bytes,
+                    limit_bytes,
+                };
+                error.into()
+            }
+            error @ (duramen::Error::DiskFull(_) | duramen::Error::DiskFailed(_)) => {
+                format!("MISCONF {error}").into()
+            }
+            error => format!("ERR {error}").into(),
+        }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(text: String) -> Failure {
+        Failure::Owned(text.into_boxed_str())
+    }
+}
+
+impl Failure {
+    /// The command had no effect, because its keys are moving from one server to another.
+    pub(crate) fn is_moving(&self) -> bool {
+        match self {
+            Failure::NotNow(_) => true,
+            Failure::Engine(error) => matches!(**error, Error::TryAgain),
+            _ => false,
+        }
+    }
+
+    /// The entry of a key is damaged.
+    pub(crate) fn is_damaged(&self) -> bool {
+        matches!(self, Failure::Engine(error) if matches!(**error, Error::Damaged))
+    }
+
+    /// The log has failed. In a cluster: this server was declared crashed, and its life ends.
+    pub(crate) fn is_disk_failed(&self) -> bool {
+        matches!(self, Failure::Engine(error) if matches!(**error, Error::DiskFailed))
+    }
+
+    /// A value would be longer than the limit, or a collection have too many elements; or the
+    /// values of one step are longer together than they may be.
+    pub(crate) fn is_too_long(&self) -> bool {
+        match self {
+            Failure::TooLong | Failure::Full => true,
+            Failure::Engine(error) => matches!(
+                **error,
+                Error::ValueTooLarge { .. } | Error::GroupTooLarge { .. }
+            ),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        match self {
+            Failure::Engine(error) => matches!(**error, Error::OutOfMemory { .. }),
+            _ => false,
+        }
+    }
+
+    /// The entry on flash that was needed.
+    pub(crate) fn cold(&self) -> Option<Cold> {
+        match self {
+            Failure::Engine(error) => match **error {
+                Error::Cold(cold) => Some(cold),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The error line's text, without `-` and line end.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Failure::Text(text) | Failure::NotNow(text) => (*text).to_string(),
+            Failure::Owned(text) => text.to_string(),
+            Failure::TooLong => {
+                "ERR string exceeds maximum allowed size (proto-max-bulk-len)".to_owned()
+            }
+            Failure::Full => format!("ERR {}", duramen_types::Error::Full),
+            Failure::Blocks | Failure::GoesOn => "ERR not done yet: ask again".to_string(),
+            Failure::Engine(error) => match &**error {
+                Error::OutOfMemory {
+                    live_bytes,
+                    limit_bytes,
+                } => {
+                    let advice = match live_bytes / 4 > limit_bytes / 5 {
+                        true => "delete some, raise the budget, or use cache mode",
+                        false => {
+                            "no more became free in time: large values fragment it, or the disk or flash, if there is one, is slow"
+                        }
+                    };
+                    format!(
+                        "OOM command not allowed when used memory > 'maxmemory'. \
+                         ({live_bytes} of {limit_bytes} bytes are live data: {advice})"
+                    )
+                }
+                Error::ValueTooLarge { bytes, limit } => format!(
+                    "ERR string exceeds maximum allowed size: value of {bytes} bytes is longer than the limit of {limit}"
+                ),
+                Error::GroupTooLarge { bytes, limit } => format!(
+                    "ERR a command or transaction that writes {bytes} bytes is longer than the limit of {limit}: split it. The limit is an eighth of `wal-size`, of a member of a cluster 2 to 8 MiB, and of a script `script-memory`"
+                ),
+                error @ (Error::DiskFull | Error::DiskFailed) => format!("MISCONF {error}"),
+                Error::WrongType => {
+                    "WRONGTYPE Operation against a key holding the wrong kind of value".to_owned()
+                }
+                Error::TryAgain => format!("TRYAGAIN {error}"),
+                Error::Damaged => format!("DAMAGED {error}"),
+                Error::Overflow => "ERR increment or decrement would overflow".to_string(),
+                Error::NoSuchTable(DROPPED) => "ERR the table of this database does not exist any more: choose another with SELECT or DURAMEN.USE".to_owned(),
+                Error::NoSuchTable(table) => format!(
+                    "ERR table {table} does not exist any more: choose another with SELECT or DURAMEN.USE"
+                ),
+                error => format!("ERR {error}"),
+            },
+        }
+    }
+}
