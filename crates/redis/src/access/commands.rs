@@ -5,7 +5,7 @@ use super::client_line::line;
 use super::record as audit;
 use super::refusals::Origin;
 use crate::command::background::{self, Kind, OK};
-use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER};
+use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, YIELDS};
 use crate::command::lookup::Resolved;
 use crate::command::permit::{self, Permit, Refusal};
 use crate::command::spec::Spec;
@@ -141,7 +141,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     if is_over {
         (walk.users, walk.moved) = (Some(users), true);
         ctx.client.keep_walk(walk);
-        return Err(Failure::GoesOn);
+        return Err(YIELDS);
     }
     ctx.reply().array(walk.keys);
     ctx.out.extend_from_slice(&walk.found);

@@ -1,6 +1,6 @@
 //! The context in which a command runs.
 
-pub(crate) use super::outcome::{Done, Failure};
+pub(crate) use super::outcome::{Done, Failure, YIELDS};
 use super::permit::Permit;
 use super::spec::{Commands, Spec};
 use crate::state::Shared;

@@ -17,15 +17,23 @@ pub(crate) enum Failure {
     TooLong,
     /// A collection would be longer than the limit, or have more elements.
     Full,
-    /// The command had no effect, but may succeed soon: present it again, or fail with this text.
-    NotNow(&'static str),
-    /// The command waits for elements, and its client knows for which: present it again when there
-    /// are some.
-    Blocks,
-    /// The command is not finished and has noted its progress: present it again after the other
-    /// connections' turn.
-    GoesOn,
+    /// It has not ended: present it again.
+    Unfinished(Unfinished),
 }
+
+/// Why a command has not ended.
+#[derive(Debug)]
+pub(crate) enum Unfinished {
+    /// It had no effect, but may succeed soon: present it again, or fail with this text.
+    Moving(&'static str),
+    /// It waits for elements, and its client knows for which: present it again when there are some.
+    Waits,
+    /// It has done one part, and noted its progress: present it again after the other connections'
+    /// turn.
+    Yields,
+}
+
+pub(crate) const YIELDS: Failure = Failure::Unfinished(Unfinished::Yields);
 
 impl From<Error> for Failure {
     #[cold]
@@ -68,10 +76,15 @@ impl Failure {
     /// The command had no effect, because its keys are moving from one server to another.
     pub(crate) fn is_moving(&self) -> bool {
         match self {
-            Failure::NotNow(_) => true,
+            Failure::Unfinished(Unfinished::Moving(_)) => true,
             Failure::Engine(error) => matches!(**error, Error::TryAgain),
             _ => false,
         }
+    }
+
+    /// The command has done one part: others run first.
+    pub(crate) fn yields(&self) -> bool {
+        matches!(self, Failure::Unfinished(Unfinished::Yields))
     }
 
     /// The entry of a key is damaged.
@@ -118,13 +131,17 @@ impl Failure {
     /// The error line's text, without `-` and line end.
     pub(crate) fn text(&self) -> String {
         match self {
-            Failure::Text(text) | Failure::NotNow(text) => (*text).to_string(),
+            Failure::Text(text) | Failure::Unfinished(Unfinished::Moving(text)) => {
+                (*text).to_string()
+            }
             Failure::Owned(text) => text.to_string(),
             Failure::TooLong => {
                 "ERR string exceeds maximum allowed size (proto-max-bulk-len)".to_owned()
             }
             Failure::Full => format!("ERR {}", duramen_types::Error::Full),
-            Failure::Blocks | Failure::GoesOn => "ERR not done yet: ask again".to_string(),
+            Failure::Unfinished(Unfinished::Waits | Unfinished::Yields) => {
+                "ERR not done yet: ask again".to_string()
+            }
             Failure::Engine(error) => match &**error {
                 Error::OutOfMemory {
                     live_bytes,

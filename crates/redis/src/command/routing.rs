@@ -19,6 +19,7 @@
 //! of `duramen_node`).
 
 use super::context::{Context, Failure};
+use super::outcome::Unfinished;
 use super::spec::{Kind, Spec, flag};
 use crate::membership::Membership;
 use crate::state::Shared;
@@ -59,7 +60,7 @@ pub(crate) enum NotServed {
 impl From<NotServed> for Failure {
     fn from(not_served: NotServed) -> Failure {
         match not_served {
-            NotServed::NotNow(text) => Failure::NotNow(text),
+            NotServed::NotNow(text) => Failure::Unfinished(Unfinished::Moving(text)),
             NotServed::Refused(text) => Failure::Owned(text),
         }
     }

@@ -1,6 +1,7 @@
 //! One command: it is run, counted, and its failure becomes its reply.
 
-use super::context::{Context, Done, Failure};
+use super::context::{Context, Done, Failure, YIELDS};
+use super::outcome::Unfinished;
 use super::permit::Permit;
 use super::routing::NO_DATABASE;
 use super::spec::{Access, Group, Kind, ONE_KEY, Run, flag};
@@ -50,11 +51,11 @@ impl Context<'_> {
                 self.local.abandoned.get_or_insert(abandoned);
                 return self.take_back(start, effects);
             }
-            if matches!(failure, Failure::Blocks) {
+            if matches!(failure, Failure::Unfinished(Unfinished::Waits)) {
                 self.client.verdict = Verdict::Blocked;
                 return self.take_back(start, effects);
             }
-            self.local.not_now = matches!(failure, Failure::GoesOn);
+            self.local.not_now = failure.yields();
             if self.local.not_now {
                 let monitored = self.shared.commands.gate() & global::MONITORED != 0;
                 let audited = self.spec.is_audited(self.local.audited);
@@ -129,7 +130,7 @@ impl Context<'_> {
     /// nothing yet.
     pub(crate) fn begin_again(&mut self) -> Done {
         if pause::has_begun(self) {
-            return Err(Failure::GoesOn); // it is shown again, and then waits for the end of the pause
+            return Err(YIELDS); // it is shown again, and then waits for the end of the pause
         }
         self.take_table_again()
     }

@@ -1,7 +1,7 @@
 //! CLIENT LIST, INFO and KILL: the connected clients.
 
 use crate::access::client_line::line;
-use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::command::context::{Context, Done, Failure, SYNTAX, YIELDS};
 use crate::state::client::Verdict;
 use crate::threads::clients::ClientRecord;
 use crate::threads::mailbox::Message;
@@ -46,7 +46,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
         }
         (walk.cursor, walk.moved) = (next as u64, true);
         ctx.client.keep_walk(walk);
-        return Err(Failure::GoesOn);
+        return Err(YIELDS);
     }
     let text = String::from_utf8_lossy(&walk.found);
     ctx.reply().verbatim("txt", &text);

@@ -9,7 +9,7 @@
 //!   after all other connections had a turn, and is answered when all of its deletions are durable.
 //!   It also continues from its position after it has waited for flash.
 
-use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::command::context::{Context, Done, Failure, SYNTAX, YIELDS};
 use crate::command::databases::{self, in_range, parse_db, parse_index, table_for, table_in};
 use crate::command::routing::{self, NotServed, UNSERVED};
 use crate::command::spec::Access;
@@ -185,7 +185,7 @@ fn flush_served(
                     cursor,
                     start,
                 });
-                return Err(Failure::GoesOn); // P3
+                return Err(YIELDS); // P3
             }
         }
         cursor = 0;

@@ -9,7 +9,7 @@
 //!   empty buckets.
 
 use super::keys::type_name;
-use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YIELDS};
 use crate::command::served_keys::ServedKeys;
 use crate::command::walk::{LONG_PATTERN, compiled, parse_cursor};
 use duramen_base::glob::Pattern;
@@ -232,7 +232,7 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
         }
         if (looked >= LOOKS_PER_SLICE || matching >= MATCHING_PER_SLICE) && !ctx.locked {
             ctx.client.keep_walk(walk);
-            return Err(Failure::GoesOn);
+            return Err(YIELDS);
         }
     }
     if goes_on {
@@ -288,7 +288,7 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHa
         walk.passes += u8::from(next == 0);
         if looked >= LOOKS_PER_SLICE && !ctx.locked {
             ctx.client.keep_walk(walk);
-            return Err(Failure::GoesOn);
+            return Err(YIELDS);
         }
     }
     if goes_on {

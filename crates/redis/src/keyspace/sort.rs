@@ -4,7 +4,7 @@
 //! (`drafted`); else they are read one after the other. In a cluster they may lie on another
 //! member, so they are refused.
 
-use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YIELDS};
 use crate::command::drafted;
 use crate::command::events::EventName;
 use crate::command::spec::{Spec, flag};
@@ -529,7 +529,7 @@ fn run_unlocked(
         ctx.out.truncate(start);
         ctx.client.effects.truncate(effects);
         if !drafted::runs_at_once(ctx, conflicts, began.elapsed(), std::iter::once(*source))? {
-            return Err(Failure::GoesOn);
+            return Err(YIELDS);
         }
     }
 }

@@ -7,7 +7,7 @@
 //! refused, because here the coordinator decides.
 
 use super::cluster_slots::{Span, spans};
-use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER};
+use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, YIELDS};
 use crate::command::spec::Access;
 use crate::keyspace::scan::{LOOKS_PER_SLICE, note_walked};
 use crate::membership::Membership;
@@ -429,7 +429,7 @@ fn walk(
             looked += looks;
             if looked >= LOOKS_PER_SLICE {
                 ctx.client.keep_walk(walk);
-                return Err(Failure::GoesOn); // keyspace::scan::W1
+                return Err(YIELDS); // keyspace::scan::W1
             }
         },
         Access::Guarded(guard) => while !step(ctx, guard)?.0 {},

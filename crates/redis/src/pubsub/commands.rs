@@ -3,7 +3,7 @@
 //! A message leaves with the reply of its PUBLISH (`reply::effects`), and the number in the reply
 //! is filled in then.
 
-use crate::command::context::{Context, Done, Failure};
+use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::command::walk::compiled;
 use crate::membership::outbox::MESSAGE_BYTES_MAX;
 use crate::reply::effects::NO_RECEIVERS;
@@ -49,7 +49,7 @@ fn write_change(ctx: &mut Context<'_>, word: &str, name: Option<&[u8]>, count: u
 pub(crate) fn effects_first(ctx: &Context<'_>) -> Done {
     let waits = !ctx.local.in_exec && !ctx.client.effects.is_empty();
     match waits && !has_bug(Bug::EffectsAreOvertaken) {
-        true => Err(Failure::GoesOn),
+        true => Err(YIELDS),
         false => Ok(()),
     }
 }

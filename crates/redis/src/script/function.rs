@@ -7,7 +7,7 @@
 use super::commands::{end_long, keys};
 use super::run as script_run;
 use crate::command::background::{self, Kind, OK};
-use crate::command::context::{Context, Done, Failure};
+use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::command::databases;
 use crate::command::spec::Access;
 use crate::state::interpreters::Load;
@@ -123,7 +123,7 @@ fn load_all(
 ) -> Result<Vec<Library>, Failure> {
     let (client, bytes_max) = (ctx.client.id(), script_run::memory(ctx));
     if !ctx.local.scripts.may_go_on(client, bytes_max) {
-        return Err(Failure::GoesOn); // interpreters::S4
+        return Err(YIELDS); // interpreters::S4
     }
     let mut load = match ctx.local.scripts.loads.remove(&client) {
         Some(load) => load,
@@ -139,12 +139,12 @@ fn load_all(
         }
     };
     let done = load_in_slice(ctx, &mut load);
-    if let Err(Failure::GoesOn) = done {
+    if done.as_ref().is_err_and(Failure::yields) {
         if let Some(Event::Slice { memory_bytes }) = load.event {
             ctx.local.scripts.keep(client, memory_bytes);
         }
         ctx.local.scripts.loads.insert(client, load);
-        return Err(Failure::GoesOn);
+        return Err(YIELDS);
     }
     let Load {
         machine, loaded, ..
@@ -183,7 +183,7 @@ fn load_in_slice(ctx: &mut Context<'_>, load: &mut Load) -> Done {
             }
         }
         if began.elapsed() >= slice && !load.texts.is_empty() {
-            return Err(Failure::GoesOn);
+            return Err(YIELDS);
         }
     }
     Ok(())

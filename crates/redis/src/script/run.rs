@@ -17,7 +17,7 @@ use super::outside::Outside;
 use super::place::{check_place, place};
 use crate::access::{commands as acl, record as audit};
 use crate::command::abandoned::aborted;
-use crate::command::context::{Context, Done, Failure};
+use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::command::drafted::{self, ALONE_MAX, IN_ONE_GO_MAX};
 use crate::command::permit::{self, Permit, Refusal};
 use crate::command::routing::NotServed;
@@ -212,8 +212,8 @@ fn end_run(ctx: &mut Context<'_>, running: &mut Running) {
     }
 }
 
-/// The script of this client, which is suspended or begins now, and its slice. `GoesOn`: it waits
-/// for others.
+/// The script of this client, which is suspended or begins now, and its slice. [`YIELDS`]: it
+/// waits for others.
 fn running_of(
     ctx: &mut Context<'_>,
     session: &mut Session,
@@ -222,17 +222,17 @@ fn running_of(
 ) -> Result<(Box<Running>, Duration), Failure> {
     let (client, bytes_max) = (ctx.client.id(), memory(ctx));
     let reserved = match ctx.shared.commands.is_reserving(client) {
-        true => Some(ctx.local.scripts.reserved_slice().ok_or(Failure::GoesOn)?),
+        true => Some(ctx.local.scripts.reserved_slice().ok_or(YIELDS)?),
         false => None,
     };
     let scripts = &mut ctx.local.scripts;
     if scripts.has(client) && reserved.is_none() && !scripts.may_go_on(client, bytes_max) {
-        return Err(Failure::GoesOn);
+        return Err(YIELDS);
     }
     let is_killed = scripts.is_killed(client);
     let lacks_machine = scripts.needs_machine(client) && ctx.shared.scripts.are_many_discarded();
     if lacks_machine && scripts.has(client) && !is_killed {
-        return Err(Failure::GoesOn); // interpreters::S5
+        return Err(YIELDS); // interpreters::S5
     }
     if let Some(mut running) = scripts.take(client) {
         // Before all that may stop it from being looked at.
@@ -257,11 +257,11 @@ fn running_of(
     match ctx.local.scripts.entry(client, bytes_max, busy) {
         _ if reserved.is_some() => {}
         Entry::Runs => {}
-        Entry::Waits => return Err(Failure::GoesOn),
+        Entry::Waits => return Err(YIELDS),
         Entry::Busy => return Err(BUSY),
     }
     if lacks_machine {
-        return Err(Failure::GoesOn); // interpreters::S5
+        return Err(YIELDS); // interpreters::S5
     }
     if call.flags.declared {
         check_flags(ctx, &session.pin(), call.flags, by_ro)?;
@@ -324,7 +324,7 @@ fn run_by_itself(
     let effects = ctx.client.effects.len();
     if stands_in_line(ctx, session, call) {
         drop_run(ctx)?;
-        return Err(Failure::GoesOn);
+        return Err(YIELDS);
     }
     let client = ctx.client.id();
     let began = Instant::now();
@@ -414,7 +414,7 @@ fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) ->
         // interpreters::S2; nothing of it is done.
         give_up(ctx, running);
         ctx.local.scripts.wait(client);
-        return Err(Failure::GoesOn);
+        return Err(YIELDS);
     }
     if running.long.is_none() {
         let scripts = &ctx.shared.scripts;
@@ -424,7 +424,7 @@ fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) ->
     report(ctx, call, &mut running);
     running.shown = Instant::now();
     ctx.local.scripts.suspend(client, running);
-    Err(Failure::GoesOn)
+    Err(YIELDS)
 }
 
 /// Tells the log once of a script that takes long.
@@ -736,7 +736,7 @@ fn admit(
     match place(ctx, guard, spec, args, hashes) {
         Ok(()) => Ok(Ok(permit)),
         // The script, which has had no effect, waits for the owner and runs again.
-        Err(NotServed::NotNow(text)) => Err(Failure::NotNow(text)),
+        Err(not_now @ NotServed::NotNow(_)) => Err(not_now.into()),
         Err(NotServed::Refused(text)) if text.starts_with("CROSSSLOT") => {
             Ok(Err(CROSS_SLOT.into()))
         }

@@ -1,6 +1,6 @@
 //! A thread's interpreters of scripts, and the scripts that it has suspended.
 //!
-//! - A script that has run for its slice is suspended, and goes on in the next round (`GoesOn`).
+//! - A script that has run for its slice is suspended, and goes on in the next round (`YIELDS`).
 //!   Nothing of it is locked meanwhile: its writes are in its draft. So a long script delays other
 //!   clients of its thread by its slice, and nobody else.
 //! - S1: each script runs its first slice, whatever other scripts there are, once it has an

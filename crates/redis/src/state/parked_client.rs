@@ -62,7 +62,7 @@ impl Client {
         self.parking.get_or_insert_default().failed = failed;
     }
 
-    /// Its request did one part and is presented again in the next round (`Failure::GoesOn`).
+    /// Its request did one part and is presented again in the next round (`YIELDS`).
     #[cold]
     pub(crate) fn goes_on(&mut self, monitored: bool, audited: bool) {
         self.goes_on = true;

@@ -19,7 +19,7 @@ mod sound;
 mod steps;
 
 use crate::command::abandoned::aborted;
-use crate::command::context::{Context, Done, Failure};
+use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::command::drafted::{self, KeyPlace};
 use crate::command::permit::Permit;
 use crate::command::room::Planner;
@@ -78,7 +78,7 @@ pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
             let since = since(view.as_deref(), table, key, *hash);
             if view.is_some() && since.is_none() {
                 // It has left since it was routed. EXEC could not tell that it changes elsewhere.
-                return Err(Failure::NotNow(UNSERVED));
+                return Err(NotServed::NotNow(UNSERVED).into());
             }
             let watched = Watched {
                 db,
@@ -208,7 +208,7 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     let mut attempts = 0;
     let done = loop {
         if slices::waits(ctx, session, &mut transaction)? {
-            break Err(Failure::GoesOn);
+            break Err(YIELDS);
         }
         let began = Instant::now();
         let needs = prepare(ctx.commands, ctx.shared, ctx.client, &transaction)?;
@@ -223,7 +223,7 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
                 transaction.sliced = true;
                 continue;
             }
-            Ok(Ran::Later) => Err(Failure::GoesOn),
+            Ok(Ran::Later) => Err(YIELDS),
             Ok(Ran::NeedsTable(_)) if transaction.acts => Err(NO_TABLE),
             Ok(Ran::NeedsTable(db)) => {
                 databases::table_for(ctx.shared, ctx.client, db)?;
@@ -234,7 +234,7 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
                 let keys = keys.iter().map(|(_, hash)| *hash);
                 match drafted::runs_at_once(ctx, &mut transaction.conflicts, ran, keys) {
                     Ok(true) if shown.elapsed() < RESERVED_ROUND => continue,
-                    Ok(_) => Err(Failure::GoesOn),
+                    Ok(_) => Err(YIELDS),
                     Err(failure) => Err(failure),
                 }
             }
@@ -263,7 +263,7 @@ fn is_shown_again(ctx: &Context<'_>, failure: &Failure) -> bool {
     failure.is_moving()
         || ctx.shared.membership().is_some() && failure.is_disk_failed()
         || failure.cold().is_some()
-        || matches!(failure, Failure::GoesOn)
+        || failure.yields()
 }
 
 /// The reply to EXEC if it has failed.
@@ -299,7 +299,7 @@ fn run_pinned(
             false => session.pin(),
         };
         if pause::has_begun_for_queue(ctx.commands, transaction, ctx.shared) {
-            return Err(Failure::GoesOn); // pause::P1
+            return Err(YIELDS); // pause::P1
         }
         guard.rewrites(needs.little);
         match run(ctx, &mut guard, transaction, watched, alone) {

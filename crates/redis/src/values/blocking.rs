@@ -3,7 +3,7 @@
 //!
 //! **Mechanism.** Such a command takes elements as its sister that does not wait. If there are
 //! none, it enters the queues of its keys, looks once more, and parks its client
-//! (`Failure::Blocks`). A write of one of the keys, the end of its time, CLIENT UNBLOCK, or a
+//! (`Unfinished::Waits`). A write of one of the keys, the end of its time, CLIENT UNBLOCK, or a
 //! change of the served slots shows the request again, and it begins anew. So all checks of a
 //! request are made at that moment, and it has had no effect before.
 //!
@@ -23,6 +23,7 @@ use super::list::{self, parse_end};
 use super::zset::{self, parse_side};
 use crate::blocking::key_wait::KeyWait;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::command::outcome::Unfinished;
 use crate::threads::clients::key_wait_state as state;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::waiters::WaitKey;
@@ -140,7 +141,7 @@ impl Context<'_> {
                 self.note_place(guard, hashes);
                 let state = &self.client.record().key_wait;
                 state.store(state::WAITS, Ordering::Relaxed);
-                return Err(Failure::Blocks);
+                return Err(Failure::Unfinished(Unfinished::Waits));
             }
             self.enter(&keys, wait, deadline_ms)?;
         }
@@ -169,7 +170,7 @@ impl Context<'_> {
     /// wait may be ended, and its time goes on, also if it has entered no queue yet.
     fn put_off(&mut self, failure: &Failure, deadline_ms: u64) {
         let is_first = self.client.key_wait.is_none() && !self.local.in_exec;
-        if is_first && matches!(failure, Failure::GoesOn) {
+        if is_first && failure.yields() {
             self.client.key_wait = Some(Box::new(KeyWait {
                 deadline_ms,
                 table: self.table,

@@ -5,7 +5,7 @@
 //!   is stored as a result has none. A collection without elements is removed.
 //! - C2: a command on a type refuses a value of another type, before it has any effect.
 
-use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YIELDS};
 use crate::command::events::{DEL, EventName, NEW};
 use crate::command::routing::AGAIN_MS;
 use crate::command::spec::{Spec, flag};
@@ -376,7 +376,7 @@ pub(crate) fn change_first(
                 continue;
             }
             if is_put_off(ctx, ctx.arg(at)) {
-                return Err(Failure::GoesOn);
+                return Err(YIELDS);
             }
             let change = change(ctx, (n, ctx.arg(at)), object)?;
             is_done = true;
@@ -621,7 +621,7 @@ pub(crate) fn write_random<E>(
         if walk.found.len() - before > RANDOM_BYTES_PER_SLICE && !ctx.locked {
             walk.moved = true;
             ctx.client.keep_walk(walk);
-            return Err(Failure::GoesOn);
+            return Err(YIELDS);
         }
     }
     if goes_on {

@@ -18,7 +18,7 @@
 //!   table behind its database: versions of objects do not tell these apart.
 
 use super::collection::{Write, at_once, reads, several_at_once, write_all};
-use crate::command::context::{Context, Done, Failure};
+use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::state::progress::Progress;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Error, Guard, KeyHash, Object, Stamp, TableId};
@@ -55,7 +55,7 @@ impl Context<'_> {
             result,
             ..progress
         });
-        Failure::GoesOn
+        YIELDS
     }
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn computed_at_once(
         let keys: Vec<_> = hashes.iter().copied().zip(keys).collect();
         let (client, bytes_max) = (ctx.client.id(), bytes_max(ctx));
         if ctx.local.scripts.keeps(client) && !ctx.local.scripts.may_go_on(client, bytes_max) {
-            return Err(Failure::GoesOn); // interpreters::S4
+            return Err(YIELDS); // interpreters::S4
         }
         let mut progress = ctx
             .client
@@ -200,7 +200,9 @@ fn compute(
         ctx.local.progress = Some(progress);
         let ran = run(ctx, &found);
         let progress = ctx.local.progress.take();
-        if let (Err(Failure::GoesOn), Some(progress)) = (&ran, progress) {
+        if let (Err(failure), Some(progress)) = (&ran, progress)
+            && failure.yields()
+        {
             keep(ctx, progress);
         }
         let writes = ran?;

@@ -213,7 +213,7 @@ pub(crate) fn run(executor: &mut Executor, client: &mut Client, input: &[u8]) ->
     String::from_utf8_lossy(&run_raw(executor, client, input)).into_owned()
 }
 
-/// As [`run`], until a request has to be presented again (`Failure::GoesOn`).
+/// As [`run`], until a request has to be presented again (`YIELDS`).
 pub(crate) fn run_part(executor: &mut Executor, client: &mut Client, input: &[u8]) -> String {
     let out = run_in_turns(executor, client, input, 1);
     String::from_utf8_lossy(&out).into_owned()
