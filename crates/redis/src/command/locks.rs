@@ -2,6 +2,7 @@
 //! writes.
 
 use super::context::{Context, Done, Failure};
+use super::outcome::Unfinished;
 use super::spec::flag;
 use super::{ENTRIES_AHEAD, GROUP_KEYS, KEYS_KEPT};
 use duramen_engine::{Error, Guard, KeyHash, ROOM_ATTEMPTS_MAX, Room, TableId};
@@ -102,11 +103,13 @@ impl Context<'_> {
         let locked = guard.lock_keys_for(&self.local.locks, room);
         self.local.locks.clear();
         self.local.locks.shrink_to(KEYS_KEPT);
-        // A DEL must succeed in a full store too.
-        self.local.needs_alone =
-            !self.spec.has(flag::DENYOOM) && matches!(locked, Err(Error::OutOfMemory { .. }));
-        locked?;
-        Ok(())
+        match locked {
+            // A DEL must succeed in a full store too.
+            Err(Error::OutOfMemory { .. }) if !self.spec.has(flag::DENYOOM) => {
+                Err(Failure::Unfinished(Unfinished::NeedsAlone))
+            }
+            locked => Ok(locked?),
+        }
     }
 
     /// Sets aside room for the writes to come under the locks, so that they happen completely or

@@ -1,8 +1,41 @@
-//! How a command ends: its reply is in the output, or why not.
+//! How a command ends ([`Done`]), and how the request ends that runs it ([`Outcome`]).
 
 use crate::state::client::DROPPED;
 use duramen_engine::Error;
 use duramen_engine::flash::Cold;
+
+/// How a request ended.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The reply is in the output.
+    Replied,
+    /// An error is the reply, or there is none, and the client is closed.
+    Failed,
+    /// Nothing was done: it waits for elements. Its places are in the client's `KeyWait`.
+    Blocked,
+    /// Nothing was done: entries on flash come first. They are in the client's `Parking`.
+    Cold,
+    /// Nothing was done. `alone`: it runs again at once, exclusive in the store; else it is shown
+    /// again at the time in the verdict.
+    Retry { alone: bool },
+    /// One part is done: others run before the next.
+    Yield,
+}
+
+impl Outcome {
+    /// Whether it has run, and is not presented again.
+    #[inline]
+    pub(crate) fn has_ended(self) -> bool {
+        matches!(self, Outcome::Replied | Outcome::Failed)
+    }
+
+    /// Whether it is presented again, with the requests behind it, in a later round.
+    #[inline]
+    pub(crate) fn is_shown_again(self) -> bool {
+        !self.has_ended() && self != Outcome::Retry { alone: true }
+    }
+}
 
 /// Result of a command: its reply is in `out`, or the failure becomes the reply.
 pub(crate) type Done = Result<(), Failure>;
@@ -28,6 +61,9 @@ pub(crate) enum Unfinished {
     Moving(&'static str),
     /// It waits for elements, and its client knows for which: present it again when there are some.
     Waits,
+    /// It had no effect, because there was no memory to lock its keys. Exclusive in the store it
+    /// needs no locks.
+    NeedsAlone,
     /// It has done one part, and noted its progress: present it again after the other connections'
     /// turn.
     Yields,
@@ -139,9 +175,7 @@ impl Failure {
                 "ERR string exceeds maximum allowed size (proto-max-bulk-len)".to_owned()
             }
             Failure::Full => format!("ERR {}", duramen_types::Error::Full),
-            Failure::Unfinished(Unfinished::Waits | Unfinished::Yields) => {
-                "ERR not done yet: ask again".to_string()
-            }
+            Failure::Unfinished(_) => "ERR not done yet: ask again".to_string(),
             Failure::Engine(error) => match &**error {
                 Error::OutOfMemory {
                     live_bytes,

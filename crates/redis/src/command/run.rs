@@ -1,7 +1,7 @@
 //! One command: it is run, counted, and its failure becomes its reply.
 
 use super::context::{Context, Done, Failure, YIELDS};
-use super::outcome::Unfinished;
+use super::outcome::{Outcome, Unfinished};
 use super::permit::Permit;
 use super::routing::NO_DATABASE;
 use super::spec::{Access, Group, Kind, ONE_KEY, Run, flag};
@@ -13,72 +13,124 @@ use crate::state::shared::commands::global;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_config::seldom;
 use duramen_engine::{Error, Guard, KeyHash};
+use std::time::Instant;
 
 const TOO_MANY_EFFECTS: Failure = Failure::Text(
     "ERR the messages and events of the script need more memory than script-memory: nothing was done",
 );
 
+/// The lengths of the output and of the effects before a command, and the clock of one that is timed
+/// by itself.
+struct Begun {
+    out: usize,
+    effects: usize,
+    timer: Option<Instant>,
+}
+
 impl Context<'_> {
-    /// Runs the command, counts it, and turns a failure into its reply.
+    /// Runs the command of a client's request, counts it, and turns a failure into its reply.
     #[inline]
-    pub(crate) fn run(&mut self, mut access: Access<'_, '_>, hashes: &[KeyHash]) {
-        let start = self.out.len();
-        let mut effects = self.client.effects.len();
-        let timer = slow_timer::timer(self.spec, self.client, self.local);
-        let number = self.spec.number;
-        self.client.last_command = number as u16;
-        self.client.confirms = false;
-        self.local.meter.begin(number);
-        let mut done = self.dispatch(access.for_now(), hashes, &mut effects);
+    pub(crate) fn run(&mut self, mut access: Access<'_, '_>, hashes: &[KeyHash]) -> Outcome {
+        let mut begun = self.begin();
+        let mut done = self.dispatch(access.for_now(), hashes, &mut begun.effects);
         while self.is_outdated(&done) {
-            self.out.truncate(start);
-            self.client.effects.truncate(effects);
+            self.take_back(&begun);
             if let Access::Guarded(guard) = &mut access {
                 guard.pin_mut().renew();
             }
             done = self.begin_again();
             if done.is_ok() {
-                done = self.dispatch(access.for_now(), hashes, &mut effects);
+                done = self.dispatch(access.for_now(), hashes, &mut begun.effects);
             }
         }
-        if self.local.room.exceeded {
-            self.overflowed(start, effects);
-        } else if let Err(failure) = done {
-            if let Access::Guarded(guard) = &access
-                && guard.draft().is_some()
+        let outcome = match done {
+            _ if self.local.room.exceeded => self.overflowed(&begun),
+            Ok(()) => Outcome::Replied,
+            Err(failure) => self.end_without_reply(failure, &begun, &access, hashes),
+        };
+        if outcome.has_ended() {
+            self.count(&begun);
+        }
+        outcome
+    }
+
+    /// As [`run`](Self::run), for a command of an EXEC. It does not wait for anything.
+    pub(crate) fn run_queued(&mut self, guard: &mut Guard<'_>, hashes: &[KeyHash]) {
+        let mut begun = self.begin();
+        let done = self.dispatch(Access::Guarded(guard), hashes, &mut begun.effects);
+        // A reply that does not fit is a matter of the EXEC itself (`overflowed`).
+        if let Err(failure) = done
+            && !self.local.room.exceeded
+        {
+            if guard.draft().is_some()
                 && let Some(abandoned) = Abandoned::of_step(&failure, self.spec)
             {
                 self.local.abandoned.get_or_insert(abandoned);
-                return self.take_back(start, effects);
+                return self.take_back(&begun);
             }
-            if matches!(failure, Failure::Unfinished(Unfinished::Waits)) {
+            if let Some(failure) = self.park(failure, &Access::Guarded(guard), hashes) {
+                self.refuse(&begun, &failure);
+            }
+        }
+        self.count(&begun);
+    }
+
+    #[inline]
+    fn begin(&mut self) -> Begun {
+        let begun = Begun {
+            out: self.out.len(),
+            effects: self.client.effects.len(),
+            timer: slow_timer::timer(self.spec, self.client, self.local),
+        };
+        let number = self.spec.number;
+        self.client.last_command = number as u16;
+        self.client.confirms = false;
+        self.local.meter.begin(number);
+        begun
+    }
+
+    /// Counts a command that has run.
+    #[inline]
+    fn count(&mut self, begun: &Begun) {
+        self.local.meter.ran();
+        if let Some(timer) = begun.timer {
+            slow_timer::command_took(self, timer);
+        }
+    }
+
+    /// The end of a request whose command has not replied.
+    #[cold]
+    fn end_without_reply(
+        &mut self,
+        failure: Failure,
+        begun: &Begun,
+        access: &Access<'_, '_>,
+        hashes: &[KeyHash],
+    ) -> Outcome {
+        let outcome = match &failure {
+            Failure::Unfinished(Unfinished::Waits) => {
                 self.client.verdict = Verdict::Blocked;
-                return self.take_back(start, effects);
+                Outcome::Blocked
             }
-            self.local.not_now = failure.yields();
-            if self.local.not_now {
+            Failure::Unfinished(Unfinished::Yields) => {
                 let monitored = self.shared.commands.gate() & global::MONITORED != 0;
                 let audited = self.spec.is_audited(self.local.audited);
                 self.client.goes_on(monitored, audited);
+                Outcome::Yield
             }
-            let again = self.local.needs_alone || self.local.not_now;
-            if again || self.is_to_be_shown_again(&failure) {
-                // It has not run: it is counted when it does.
-                return self.take_back(start, effects);
-            }
-            match self.park(failure, &access, hashes) {
+            Failure::Unfinished(Unfinished::NeedsAlone) => Outcome::Retry { alone: true },
+            failure if self.is_to_be_shown_again(failure) => Outcome::Retry { alone: false },
+            _ => match self.park(failure, access, hashes) {
                 Some(failure) => {
-                    // Commands on several keys may have changed some before: that is told.
-                    self.client.effects.silence(start);
-                    self.fail(start, &failure);
+                    self.refuse(begun, &failure);
+                    return Outcome::Failed;
                 }
-                None => return self.take_back(start, effects),
-            }
-        }
-        self.local.meter.ran();
-        if let Some(timer) = timer {
-            slow_timer::command_took(self, timer);
-        }
+                None => Outcome::Cold,
+            },
+        };
+        // It has not run: it is counted when it does.
+        self.take_back(begun);
+        outcome
     }
 
     /// Runs a command of a script, whose reply is in `out`, and counts it. An error becomes its
@@ -198,26 +250,24 @@ impl Context<'_> {
     }
 
     /// The request has not run: takes back its reply and its effects (effects::E2).
-    fn take_back(&mut self, start: usize, effects: usize) {
-        self.out.truncate(start);
-        self.client.effects.truncate(effects);
+    fn take_back(&mut self, begun: &Begun) {
+        self.out.truncate(begun.out);
+        self.client.effects.truncate(begun.effects);
     }
 
     /// The reply did not fit into the connection's output. A command that only reads gets an error.
     /// The effect of a write, or of a change of subscriptions, stays and cannot be reported, so the
     /// connection is closed, as Redis does at its output buffer limit.
     #[cold]
-    fn overflowed(&mut self, start: usize, effects: usize) {
-        if self.local.in_exec {
-            return; // EXEC itself gets here, with its commands' missing replies
-        }
+    fn overflowed(&mut self, begun: &Begun) -> Outcome {
         self.local.room.exceeded = false;
         let changes = self.spec.has(flag::WRITE | flag::TRANSACTION) || self.client.confirms;
         if self.spec.has(flag::READONLY) || !changes {
-            self.client.effects.truncate(effects);
-            return self.fail(start, &self.too_long());
+            self.client.effects.truncate(begun.effects);
+            self.fail(begun.out, &self.too_long());
+            return Outcome::Failed;
         }
-        self.out.truncate(start);
+        self.out.truncate(begun.out);
         self.client.verdict = Verdict::CloseNow;
         self.local.counters(self.shared).output_closed.add(1);
         seldom!(
@@ -228,6 +278,7 @@ impl Context<'_> {
             limit_bytes = self.local.room.bytes_max,
             "closing a client whose reply does not fit (output-limit)"
         );
+        Outcome::Failed
     }
 
     /// Whether the command failed without effect because this member no longer serves the keys, and
@@ -235,11 +286,11 @@ impl Context<'_> {
     #[cold]
     fn is_to_be_shown_again(&mut self, failure: &Failure) -> bool {
         let leaving = self.is_leaving(failure) && !self.locked;
-        self.local.not_now = leaving && !self.may_be_half_done() && self.client.waits_for_owner();
-        if leaving && !self.local.not_now && self.client.in_multi() {
+        let waits = leaving && !self.may_be_half_done() && self.client.waits_for_owner();
+        if leaving && !waits && self.client.in_multi() {
             self.client.end_transaction(); // EXEC has finally failed
         }
-        self.local.not_now
+        waits
     }
 
     /// Whether the keys begin to move to another server, or the cluster considers this server
@@ -268,6 +319,13 @@ impl Context<'_> {
             failure if failure.is_moving() => failure.text(),
             _ => "CLUSTERDOWN The cluster is down: it takes this server for crashed".to_string(),
         }
+    }
+
+    /// The request has failed: that is its reply.
+    fn refuse(&mut self, begun: &Begun, failure: &Failure) {
+        // Commands on several keys may have changed some before: that is told.
+        self.client.effects.silence(begun.out);
+        self.fail(begun.out, failure);
     }
 
     #[cold]

@@ -49,12 +49,6 @@ pub(crate) struct Local {
     /// the slow log.
     event_from: Duration,
     noted_from: Duration,
-    /// The command found no memory to lock its keys. It must run again, exclusive in the store,
-    /// where it needs no locks.
-    pub(crate) needs_alone: bool,
-    /// The command must be presented again. Either it had no effect, because its keys are moving
-    /// between servers, or it does one part in each round.
-    pub(crate) not_now: bool,
     /// Work that the bytes of the entries do not show (pace::P3), as a number of bytes.
     pub(crate) work: u64,
     /// The server has a second tier.
@@ -112,9 +106,7 @@ impl Local {
             slow_us: i64::MAX,
             event_from: Duration::MAX,
             noted_from: Duration::MAX,
-            needs_alone: false,
             work: 0,
-            not_now: false,
             tier: false,
             audited: 0,
             colds: Vec::new(),

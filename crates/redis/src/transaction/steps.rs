@@ -5,7 +5,7 @@ use super::slice::Slice;
 use crate::access::{commands as acl, record as audit};
 use crate::command::context::Context;
 use crate::command::kinds::{only_answers, reports};
-use crate::command::spec::{Access, Spec};
+use crate::command::spec::Spec;
 use crate::monitor;
 use crate::state::access::audit::Outcome;
 use crate::state::client::Client;
@@ -68,7 +68,7 @@ fn run_step(
     taken: &mut Duration,
 ) {
     if !may_take_long(step.spec) {
-        return step.run(Access::Guarded(guard), hashes);
+        return step.run_queued(guard, hashes);
     }
     if *taken > REPORTS_IN_EXEC_MAX {
         return step.reply().error(
@@ -76,7 +76,7 @@ fn run_step(
         );
     }
     let since = clock::thread_time();
-    step.run(Access::Guarded(guard), hashes);
+    step.run_queued(guard, hashes);
     *taken += clock::thread_time().saturating_sub(since);
 }
 

@@ -3,6 +3,7 @@
 use super::step::{Environment, Planned, Step, StoreAccess, is_plain, needs, settle_one};
 use super::{GROUP_REQUESTS, Turn, admit};
 use crate::command::lookup::Resolved;
+use crate::command::outcome::Outcome;
 use crate::command::spec::{Access, ONE_KEY, Spec, flag};
 use crate::command::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases, pause, slow_timer};
 use crate::executor::pace::{self, Pace};
@@ -283,9 +284,10 @@ impl Group {
                     settle_one(env, guard, turn.client);
                 }
                 let step = Step { planned, hashes };
-                step.run(env, turn, Access::Guarded(guard), &mut self.ran);
+                let outcome = step.run(env, turn, Access::Guarded(guard), &mut self.ran);
                 // Only a request with its own guard locks keys, and may have to run again alone.
-                debug_assert!(!env.local.needs_alone, "keys locked in a shared guard");
+                let locks = outcome == Outcome::Retry { alone: true };
+                debug_assert!(!locks, "keys locked in a shared guard");
                 let work = guard.pin().work().met_bytes() + env.local.work;
                 if self.pace.is_due(work) {
                     let look = self.pace.look(work);
@@ -339,10 +341,11 @@ impl Group {
             StoreAccess::Guard => {
                 let (start, silent) = (turn.out.len(), admit::is_silent(turn.client));
                 let mut guard = session.pin();
-                step.run(env, turn, Access::Guarded(&mut guard), &mut self.ran);
+                let access = Access::Guarded(&mut guard);
+                let outcome = step.run(env, turn, access, &mut self.ran);
                 settle_one(env, &mut guard, turn.client);
                 drop(guard);
-                if std::mem::take(&mut env.local.needs_alone)
+                if outcome == (Outcome::Retry { alone: true })
                     && let Resolved::Command(spec) = planned.resolved
                 {
                     let mut guard = session.pin_exclusive();
@@ -354,7 +357,8 @@ impl Group {
                 }
             }
             _ => {
-                step.run(env, turn, Access::Session(session), &mut self.ran);
+                let outcome = step.run(env, turn, Access::Session(session), &mut self.ran);
+                debug_assert!(outcome != Outcome::Retry { alone: true });
             }
         }
         true
@@ -411,11 +415,11 @@ fn run_alone(
     }
     let mut access = Access::Guarded(guard);
     if let Some(permit) = step.permit_again(spec, env, turn)
-        && step.is_here(spec, env, turn, &mut access)
+        && step.is_here(spec, env, turn, &mut access).is_ok()
     {
-        step.execute(permit, env, turn, access, true);
+        let outcome = step.execute(permit, env, turn, access, true);
         databases::observe(env.shared, env.local, turn.client, spec);
-        if matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked) {
+        if outcome.is_shown_again() {
             step.show_again(turn);
         }
     }

@@ -71,8 +71,7 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
                 local,
                 locked: false,
             };
-            context.run(Access::NoStore, &[]);
-            if std::mem::take(&mut local.not_now) {
+            if context.run(Access::NoStore, &[]).is_shown_again() {
                 turn.client.halted = true;
                 return;
             }

@@ -5,6 +5,7 @@ use super::{APPENDED_BYTES_PER_TURN, Turn};
 use crate::command::context::Context;
 use crate::command::databases;
 use crate::command::lookup::Resolved;
+use crate::command::outcome::Outcome;
 use crate::command::permit::Permit;
 use crate::command::routing::{self, NotServed};
 use crate::command::spec::{Access, Kind, Spec, flag};
@@ -92,44 +93,44 @@ impl Step<'_> {
         turn: &mut Turn<'_>,
         mut access: Access<'_, '_>,
         ran: &mut u64,
-    ) {
-        let request = self.planned.request as usize;
-        turn.executed = request + 1;
-        if let Some(permit) = self.permit_at_once(env, turn) {
+    ) -> Outcome {
+        turn.executed = self.planned.request as usize + 1;
+        let outcome = if let Some(permit) = self.permit_at_once(env, turn) {
             let spec = permit.spec();
-            if env.member.is_some() && !self.is_here(spec, env, turn, &mut access) {
-                return;
+            if env.member.is_some()
+                && let Err(outcome) = self.is_here(spec, env, turn, &mut access)
+            {
+                return outcome;
             }
             let has_own_guard = matches!(access, Access::Session(_));
-            let done = self.execute(permit, env, turn, access, false);
-            *ran += u64::from(done);
+            let outcome = self.execute(permit, env, turn, access, false);
             if has_own_guard {
                 // Databases may have been exchanged since the gate was looked at.
                 databases::observe(env.shared, env.local, turn.client, spec);
             }
+            outcome
         } else if let Some(spec) = self.queues_at_once(env, turn) {
             self.queue(spec, env, turn);
-            *ran += 1;
-        } else if !self.run_slowly(env, turn, access, ran) {
-            self.show_again(turn);
-        }
+            Outcome::Replied
+        } else {
+            self.run_slowly(env, turn, access)
+        };
         if turn.client.verdict != Verdict::Open
             || turn.has_enough_replies(env.local.room.bytes_max)
             || turn.client.appended_bytes > APPENDED_BYTES_PER_TURN
         {
             turn.client.halted = true;
-            if matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked) {
-                // The request has not run.
-                *ran -= 1;
-                self.show_again(turn);
-            }
         }
-        if turn.executed > request {
+        if outcome.is_shown_again() {
+            self.show_again(turn);
+        } else {
+            *ran += 1;
             let client = turn.client.id();
             turn.client.put_off = 0;
             turn.client.forget_kept();
             env.local.scripts.request_ended(env.shared, client);
         }
+        outcome
     }
 
     /// The permit of a request that nothing but rights can stop; `None`: `run_slowly` decides.
@@ -183,7 +184,7 @@ impl Step<'_> {
         );
     }
 
-    /// The request has not run; the verdict has the time at which to present it again.
+    /// The request has not run, or not to its end.
     pub(super) fn show_again(&self, turn: &mut Turn<'_>) {
         turn.executed = self.planned.request as usize;
         turn.client.halted = true;
@@ -247,8 +248,8 @@ impl Step<'_> {
         }
     }
 
-    /// Whether a request runs here. If not, it is answered, or will be presented again. Kept off
-    /// the path of a single server.
+    /// Whether a request runs here. `Err`: it does not, and has ended so. Kept off the path of a
+    /// single server.
     #[inline(never)]
     pub(super) fn is_here(
         &self,
@@ -256,17 +257,12 @@ impl Step<'_> {
         env: &mut Environment<'_>,
         turn: &mut Turn<'_>,
         access: &mut Access<'_, '_>,
-    ) -> bool {
+    ) -> Result<(), Outcome> {
         let Some(member) = env.member else {
-            return true;
+            return Ok(());
         };
-        match self.place(spec, member, env, turn, access) {
-            Ok(()) => true,
-            Err(not_served) => {
-                self.send_away(spec, env, turn, not_served);
-                false
-            }
-        }
+        let placed = self.place(spec, member, env, turn, access);
+        placed.map_err(|not_served| self.send_away(spec, env, turn, not_served))
     }
 
     #[cold]
@@ -276,9 +272,12 @@ impl Step<'_> {
         env: &mut Environment<'_>,
         turn: &mut Turn<'_>,
         not_served: NotServed,
-    ) {
+    ) -> Outcome {
         let text: &str = match &not_served {
-            NotServed::NotNow(_) if turn.client.waits_for_owner() => return self.show_again(turn),
+            NotServed::NotNow(_) if turn.client.waits_for_owner() => {
+                self.show_again(turn);
+                return Outcome::Retry { alone: false };
+            }
             NotServed::NotNow(text) => text,
             NotServed::Refused(text) => text,
         };
@@ -291,17 +290,17 @@ impl Step<'_> {
             Some(spec),
             text,
         );
+        Outcome::Failed
     }
 
-    /// Runs a request that a check may stop: `false` = not now.
+    /// Runs a request that a check may stop.
     #[cold]
     fn run_slowly(
         &self,
         env: &mut Environment<'_>,
         turn: &mut Turn<'_>,
         mut access: Access<'_, '_>,
-        ran: &mut u64,
-    ) -> bool {
+    ) -> Outcome {
         let start = turn.out.len();
         env.local.meter.begin_none();
         let place = match (self.planned.resolved, env.member) {
@@ -315,7 +314,7 @@ impl Step<'_> {
         let args = turn
             .requests
             .args(self.planned.request as usize, turn.input);
-        match admit::admit(
+        let outcome = match admit::admit(
             &self.planned.resolved,
             place,
             env.shared,
@@ -326,33 +325,28 @@ impl Step<'_> {
         ) {
             Admitted::Run(permit) => {
                 let spec = permit.spec();
-                let done = self.execute(permit, env, turn, access, false);
-                *ran += u64::from(done);
-                if !done {
-                    return true; // it is made silent when it runs to its end
+                let outcome = self.execute(permit, env, turn, access, false);
+                if outcome.is_shown_again() {
+                    return outcome; // it is made silent when it runs to its end
                 }
                 databases::observe(env.shared, env.local, turn.client, spec);
                 is_message = admit::replies_by_messages(spec) && turn.out.get(start) != Some(&b'-');
+                outcome
             }
             Admitted::Answered => {
                 turn.client.flushing = None;
                 turn.client.end_caching(self.planned.resolved.spec());
-                *ran += 1;
+                Outcome::Replied
             }
-            Admitted::Later => return false,
-        }
+            Admitted::Later => return Outcome::Retry { alone: false },
+        };
         databases::halt_if_failed(env.shared, turn.client);
-        if matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked) {
-            return true; // it is made silent when it runs to its end
-        }
         if was_silent && admit::end_silence(turn.client) && !is_message {
             turn.silence(start);
         }
-        true
+        outcome
     }
 
-    /// False: the request has not run, or not to its end, and is presented again. A request that
-    /// waits for flash counts as run here.
     #[inline]
     pub(super) fn execute(
         &self,
@@ -361,7 +355,7 @@ impl Step<'_> {
         turn: &mut Turn<'_>,
         mut access: Access<'_, '_>,
         alone: bool,
-    ) -> bool {
+    ) -> Outcome {
         let spec = permit.spec();
         let appended = access.appended_bytes();
         let mut context = Context {
@@ -382,7 +376,7 @@ impl Step<'_> {
         if tracks && let Some(origin) = context.client.origin() {
             access.set_origin(origin);
         }
-        context.run(access.for_now(), self.hashes);
+        let outcome = context.run(access.for_now(), self.hashes);
         if tracks {
             access.set_origin(0); // others use the session too
         }
@@ -394,25 +388,20 @@ impl Step<'_> {
         }
         // Other clients of the thread waited too: it is their turn.
         turn.client.halted |= access.take_waited();
-        let not_now = std::mem::take(&mut env.local.not_now);
-        if not_now {
-            self.show_again(turn);
-        }
         if env.member.is_some() {
-            Self::executed_by_member(spec, turn, not_now);
+            Self::executed_by_member(spec, turn, outcome);
         }
-        let runs_again = not_now || matches!(turn.client.verdict, Verdict::Cold | Verdict::Blocked);
-        if tracks && !runs_again {
+        if tracks && !outcome.is_shown_again() {
             turn.client.end_caching(Some(spec));
         }
-        !not_now
+        outcome
     }
 
     /// Invariant membership::M2, and the end of the waits of a request that has run.
     #[inline(never)]
-    fn executed_by_member(spec: &Spec, turn: &mut Turn<'_>, not_now: bool) {
+    fn executed_by_member(spec: &Spec, turn: &mut Turn<'_>, outcome: Outcome) {
         turn.client.wait.lease(routing::tells_of_data(spec));
-        if !not_now && turn.client.verdict != Verdict::Cold {
+        if outcome == Outcome::Blocked || !outcome.is_shown_again() {
             turn.client.unserved_until_ms = 0;
             turn.client.flushing = None;
         }
