@@ -1,7 +1,6 @@
 //! Failures of a command after which a run on a draft is in vain.
 
 use super::context::Failure;
-use super::spec::{Spec, flag};
 use crate::state::interpreters::Abandoned;
 
 impl Abandoned {
@@ -17,8 +16,8 @@ impl Abandoned {
     /// As [`of`](Self::of), for a command of an EXEC. A value that would be too long ends all of
     /// it, as does a write to a damaged key: the other commands may have taken the only copy of the
     /// data from elsewhere.
-    pub(crate) fn of_step(failure: &Failure, spec: &Spec) -> Option<Abandoned> {
-        let is_lost = failure.is_damaged() && spec.has(flag::WRITE);
+    pub(crate) fn of_step(failure: &Failure, writes: bool) -> Option<Abandoned> {
+        let is_lost = failure.is_damaged() && writes;
         match failure.is_too_long() || is_lost {
             true => Some(Abandoned::Failed(aborted(&failure.text()).into())),
             false => Abandoned::of(failure),

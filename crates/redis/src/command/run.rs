@@ -63,7 +63,7 @@ impl Context<'_> {
             && !self.local.room.exceeded
         {
             if guard.draft().is_some()
-                && let Some(abandoned) = Abandoned::of_step(&failure, self.spec)
+                && let Some(abandoned) = Abandoned::of_step(&failure, self.spec.has(flag::WRITE))
             {
                 self.local.abandoned.get_or_insert(abandoned);
                 return self.take_back(&begun);
@@ -159,7 +159,7 @@ impl Context<'_> {
         if let Err(failure) = done {
             let ends = match has_bug(Bug::ScriptsStopHalfway) {
                 true => Abandoned::of(&failure),
-                false => Abandoned::of_step(&failure, self.spec), // drafted::R5
+                false => Abandoned::of_step(&failure, self.spec.has(flag::WRITE)), // drafted::R5
             };
             if ends.is_some() {
                 return Err(failure);
