@@ -89,18 +89,25 @@ impl Context<'_> {
         if !self.local.has_tier() || self.local.in_exec && guard.draft().is_none() {
             return Ok(());
         }
-        self.local.colds.clear();
+        if let Some(parking) = &mut self.client.parking {
+            parking.wanted.clear();
+        }
+        let mut first = None;
         for (table, hash, key) in keys {
             match guard.pin().cold(table, hash, key) {
-                Ok(Some(cold)) => self.local.colds.push(cold),
+                Ok(Some(cold)) => {
+                    first.get_or_insert(cold);
+                    let parking = self.client.parking.get_or_insert_default();
+                    parking.wanted.push(cold);
+                }
                 // The command that uses the key reports that.
                 Ok(None) | Err(Error::NoSuchTable(_)) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        match self.local.colds.first() {
+        match first {
             None => Ok(()),
-            Some(cold) => Err(Error::Cold(*cold).into()),
+            Some(cold) => Err(Error::Cold(cold).into()),
         }
     }
 
@@ -142,7 +149,7 @@ impl Context<'_> {
                 let first = first_within(lengths.take(PART_ENTRIES_MAX), most);
                 colds.truncate(first);
             }
-            self.local.colds = colds;
+            parking.wanted = colds;
         }
         step
     }
@@ -159,7 +166,8 @@ impl Context<'_> {
         let Some(first) = failure.cold() else {
             return Some(failure);
         };
-        let mut wanted = std::mem::take(&mut self.local.colds);
+        let parking = self.client.parking.get_or_insert_default();
+        let mut wanted = std::mem::take(&mut parking.wanted);
         if let Access::Guarded(guard) = access {
             if wanted.is_empty() {
                 self.look_for_own(guard, hashes, &mut wanted);

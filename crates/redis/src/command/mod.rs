@@ -1,7 +1,6 @@
 //! One request: its command's description, the context in which it runs, and the services that
 //! commands share (routing in a cluster, entries on flash, room for writes, databases).
 
-pub(crate) mod abandoned;
 pub(crate) mod background;
 pub(crate) mod bitfield;
 pub(crate) mod cold;

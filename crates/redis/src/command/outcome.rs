@@ -67,6 +67,8 @@ pub(crate) enum Unfinished {
     /// It has done one part, and noted its progress: present it again after the other connections'
     /// turn.
     Yields,
+    /// A script of an EXEC: nothing of the EXEC is done.
+    Abandons(Box<Abandoned>),
 }
 
 pub(crate) const YIELDS: Failure = Failure::Unfinished(Unfinished::Yields);
@@ -105,6 +107,12 @@ impl From<duramen::Error> for Failure {
 impl From<String> for Failure {
     fn from(text: String) -> Failure {
         Failure::Owned(text.into_boxed_str())
+    }
+}
+
+impl From<Abandoned> for Failure {
+    fn from(abandoned: Abandoned) -> Failure {
+        Failure::Unfinished(Unfinished::Abandons(Box::new(abandoned)))
     }
 }
 
@@ -213,4 +221,42 @@ impl Failure {
             },
         }
     }
+}
+
+/// Reason why a run of an EXEC on a draft is in vain.
+#[derive(Debug)]
+pub(crate) enum Abandoned {
+    Cold(Cold),
+    Moving,
+    /// A script uses this database, which has no table yet.
+    NeedsTable(u8),
+    /// The text of the error.
+    Failed(Box<str>),
+}
+
+impl Abandoned {
+    /// `Some`: after this failure of a command, the whole step must run again: an entry is on
+    /// flash, or the keys are moving.
+    pub(crate) fn of(failure: &Failure) -> Option<Abandoned> {
+        match failure.cold() {
+            Some(cold) => Some(Abandoned::Cold(cold)),
+            None => failure.is_moving().then_some(Abandoned::Moving),
+        }
+    }
+
+    /// As [`of`](Self::of), for a command of an EXEC. A value that would be too long ends all of
+    /// it, as does a write to a damaged key: the other commands may have taken the only copy of the
+    /// data from elsewhere.
+    pub(crate) fn of_step(failure: &Failure, writes: bool) -> Option<Abandoned> {
+        let is_lost = failure.is_damaged() && writes;
+        match failure.is_too_long() || is_lost {
+            true => Some(Abandoned::Failed(aborted(&failure.text()).into())),
+            false => Abandoned::of(failure),
+        }
+    }
+}
+
+/// The error of an EXEC of which nothing was done.
+pub(crate) fn aborted(why: &str) -> String {
+    format!("EXECABORT Transaction discarded because of: {why}")
 }

@@ -8,7 +8,6 @@ use super::spec::{Access, Group, Kind, ONE_KEY, Run, flag};
 use super::{pause, slow_timer};
 use crate::state::client::{Verdict, gate};
 use crate::state::db::DROPPED;
-use crate::state::interpreters::Abandoned;
 use crate::state::shared::commands::global;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_config::seldom;
@@ -55,24 +54,35 @@ impl Context<'_> {
     }
 
     /// As [`run`](Self::run), for a command of an EXEC. It does not wait for anything.
-    pub(crate) fn run_queued(&mut self, guard: &mut Guard<'_>, hashes: &[KeyHash]) {
+    ///
+    /// # Errors
+    /// Nothing of the EXEC is to be done.
+    pub(crate) fn run_queued(
+        &mut self,
+        guard: &mut Guard<'_>,
+        hashes: &[KeyHash],
+    ) -> Result<(), Abandoned> {
         let mut begun = self.begin();
-        let done = self.dispatch(Access::Guarded(guard), hashes, &mut begun.effects);
-        // A reply that does not fit is a matter of the EXEC itself (`overflowed`).
-        if let Err(failure) = done
-            && !self.local.room.exceeded
-        {
-            if guard.draft().is_some()
-                && let Some(abandoned) = Abandoned::of_step(&failure, self.spec.has(flag::WRITE))
-            {
-                self.local.abandoned.get_or_insert(abandoned);
-                return self.take_back(&begun);
+        let mut ended = Ok(());
+        match self.dispatch(Access::Guarded(guard), hashes, &mut begun.effects) {
+            Err(Failure::Unfinished(Unfinished::Abandons(abandoned))) => ended = Err(*abandoned),
+            // Else EXEC itself fails, for lack of this reply (`overflowed`).
+            Err(failure) if !self.local.room.exceeded => {
+                if guard.draft().is_some()
+                    && let Some(abandoned) =
+                        Abandoned::of_step(&failure, self.spec.has(flag::WRITE))
+                {
+                    self.take_back(&begun);
+                    return Err(abandoned);
+                }
+                if let Some(failure) = self.park(failure, &Access::Guarded(guard), hashes) {
+                    self.refuse(&begun, &failure);
+                }
             }
-            if let Some(failure) = self.park(failure, &Access::Guarded(guard), hashes) {
-                self.refuse(&begun, &failure);
-            }
+            _ => {}
         }
         self.count(&begun);
+        ended
     }
 
     #[inline]

@@ -16,9 +16,9 @@ use super::flags::check_flags;
 use super::outside::Outside;
 use super::place::{check_place, place};
 use crate::access::{commands as acl, record as audit};
-use crate::command::abandoned::aborted;
 use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::command::drafted::{self, ALONE_MAX, IN_ONE_GO_MAX};
+use crate::command::outcome::{Abandoned, aborted};
 use crate::command::permit::{self, Permit, Refusal};
 use crate::command::routing::NotServed;
 use crate::command::spec::{Access, Spec, flag};
@@ -29,7 +29,7 @@ use crate::state::conflicts::Conflicts;
 use crate::state::db::{DROPPED, Db};
 use crate::state::interpreters as scripts;
 use crate::state::interpreters::{
-    Abandoned, Command, Entry, Interpreter, RESERVED_MIN, RESERVED_ROUND, Running,
+    Command, Entry, Interpreter, RESERVED_MIN, RESERVED_ROUND, Running,
 };
 use crate::state::script::cache::limits;
 use crate::state::shared::commands::global;
@@ -357,7 +357,7 @@ fn run_to_its_end(
             if let Err(failure) = &ended
                 && failure.cold().is_some()
             {
-                ctx.local.colds = guard.pin().take_colds();
+                ctx.client.parking.get_or_insert_default().wanted = guard.pin().take_colds();
             }
             ctx.settle(&mut guard);
             ended
@@ -752,9 +752,7 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
         false => IN_ONE_GO_MAX,
     };
     if ctx.local.scripts_took >= took_max {
-        let abandoned = Abandoned::Failed(TOO_LONG_IN_EXEC.into());
-        ctx.local.abandoned.get_or_insert(abandoned);
-        return ctx.null();
+        return Err(Abandoned::Failed(TOO_LONG_IN_EXEC.into()).into());
     }
     let (started, before) = (clock::thread_time(), ctx.local.scripts_took);
     let slice = ctx.local.scripts.first_slice();
@@ -777,12 +775,6 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
     };
     end_run(ctx, &mut running);
     ctx.local.scripts_took = before + clock::thread_time() - started;
-    match ended {
-        Ok(outcome) => answer(ctx, &outcome),
-        Err(abandoned) => {
-            ctx.local.abandoned.get_or_insert(abandoned);
-            ctx.null()?;
-        }
-    }
+    answer(ctx, &ended?);
     Ok(())
 }

@@ -32,7 +32,6 @@ use duramen_acl::User;
 use duramen_base::ids::TabletsVersion;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_config::seldom;
-use duramen_engine::flash::Cold;
 use duramen_engine::{Draft, KeyHash, TableId};
 use duramen_node::View;
 use duramen_script::{Event, Flags, LibraryText, Limits, Machine, Program};
@@ -61,16 +60,6 @@ pub(crate) const RESERVED_MIN: Duration = Duration::from_millis(1);
 /// Memory of a key in the line of those that reserve keys: its hash, and the free places of a table
 /// that has just grown.
 const KEY_IN_LINE_BYTES: usize = 20;
-
-/// Reason why a run of an EXEC on a draft is in vain.
-pub(crate) enum Abandoned {
-    Cold(Cold),
-    Moving,
-    /// A script uses this database, which has no table yet.
-    NeedsTable(u8),
-    /// The text of the error.
-    Failed(Box<str>),
-}
 
 /// An interpreter with what it was made for.
 pub(crate) struct Interpreter {

@@ -8,7 +8,7 @@ use crate::figures::counters::{CommandCounters, ThreadCommands, ThreadCounters};
 use crate::figures::error_names;
 use crate::figures::meter::Meter;
 use crate::membership::ViewCache;
-use crate::state::interpreters::{Abandoned, Scripts};
+use crate::state::interpreters::Scripts;
 use crate::state::pubsub::subscribers::Subscribers;
 use crate::state::transaction::queue::Spare;
 use crate::state::transaction::run::ExecRun;
@@ -17,7 +17,6 @@ use duramen_base::ids::Level;
 use duramen_base::random::Random;
 use duramen_base::waiters::{Ticket, WaitKey};
 use duramen_config::ServerConfig;
-use duramen_engine::flash::Cold;
 use duramen_engine::{KeyHash, TableId, TypedWrite};
 use duramen_types::Type;
 use duramen_types::stream::{Id, Place};
@@ -55,8 +54,6 @@ pub(crate) struct Local {
     pub(crate) tier: bool,
     /// The classes of requests that the audit log records; 0 = none.
     pub(crate) audited: u32,
-    /// Entries on flash that the keys of a failed command need (`cold`).
-    pub(crate) colds: Vec<Cold>,
     /// A command of a transaction is running.
     pub(crate) in_exec: bool,
     /// Number of objects that walks of the running EXEC have visited.
@@ -88,8 +85,6 @@ pub(crate) struct Local {
     pub(crate) hashes: Vec<KeyHash>,
     /// The thread's interpreters of scripts.
     pub(crate) scripts: Scripts,
-    /// A script of the running EXEC cannot run to its end: nothing of the EXEC is done.
-    pub(crate) abandoned: Option<Abandoned>,
     /// Time that the scripts of the running EXEC have taken.
     pub(crate) scripts_took: Duration,
     /// Bytes that a command collects before it can write them.
@@ -109,7 +104,6 @@ impl Local {
             work: 0,
             tier: false,
             audited: 0,
-            colds: Vec::new(),
             in_exec: false,
             walked: 0,
             exec_dbs: None,
@@ -129,7 +123,6 @@ impl Local {
             woken: Vec::new(),
             hashes: Vec::new(),
             scripts: Scripts::default(),
-            abandoned: None,
             scripts_took: Duration::ZERO,
             scratch: Vec::new(),
         }

@@ -31,6 +31,7 @@ pub(crate) struct Walk {
 /// Entries that a client's parked requests need, and the state kept for these requests.
 #[derive(Default)]
 pub(crate) struct Parking {
+    /// Those that the first request has noted when it looked last.
     pub(crate) wanted: Vec<Cold>,
     /// Entries for the requests behind, and their bytes.
     pub(crate) ahead: Vec<Cold>,

@@ -18,9 +18,9 @@ mod slices;
 mod sound;
 mod steps;
 
-use crate::command::abandoned::aborted;
 use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::command::drafted::{self, KeyPlace};
+use crate::command::outcome::{Abandoned, aborted};
 use crate::command::permit::Permit;
 use crate::command::room::Planner;
 use crate::command::routing::{self, RouteSearch, UNSERVED};
@@ -31,7 +31,7 @@ use crate::pubsub::commands as pubsub;
 use crate::state::Shared;
 use crate::state::client::{Client, Verdict, gate, shown};
 use crate::state::db::{DROPPED, Db};
-use crate::state::interpreters::{Abandoned, RESERVED_ROUND};
+use crate::state::interpreters::RESERVED_ROUND;
 use crate::state::shared::commands::global;
 use crate::state::transaction::queue::{Step, Transaction};
 use crate::state::transaction::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
@@ -40,6 +40,7 @@ use duramen_engine::{Draft, Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
 use slice::{SLICE, Slice, Stops};
+use slices::Drafted;
 use sound::{check_written, targets, warm_alone};
 use std::time::{Duration, Instant};
 use steps::{run_steps, table_of};
@@ -471,8 +472,10 @@ fn run_in_one_go(
         false => Stops::Never,
     };
     let slice = Slice::new((0, stops), SLICE, ctx, guard);
-    if run_steps(ctx, guard, queue, alone, slice) >= queue.steps.len() {
-        return true;
+    match run_steps(ctx, guard, queue, alone, slice) {
+        Ok(next) if next >= queue.steps.len() => return true,
+        Ok(_) => {}
+        Err(_) => unreachable!("only a run on a draft is abandoned"),
     }
     ctx.out.truncate(start);
     ctx.client.effects.truncate(effects);
@@ -635,28 +638,28 @@ fn run_drafted(
         if sets_config(queue) {
             before = levels(ctx, &[], queue); // it may lower the level of what is written
         }
-        let Some((ended, list)) = slices::run(ctx, guard, (queue, planning))? else {
-            let asked = ctx.client.asked_level;
-            let level = levels(ctx, &[], queue);
-            ctx.client.asked_level = asked; // for the last slice
-            ctx.client.settle(guard, level);
-            return Ok(Ran::Later);
-        };
-        draft = ended;
-        let check = |ctx: &mut Context<'_>, guard: &Guard<'_>, view: Option<&View>| {
-            is_watched_changed = changed(ctx.shared, guard, view, watched)?;
-            Ok(!is_watched_changed)
-        };
-        ran =
-            match ctx.local.abandoned.take() {
-                Some(abandoned) => in_vain(abandoned),
-                None => drafted::commit(ctx, guard, (&draft, list), watched_keys, check).map(
-                    |committed| match committed {
-                        true => Ran::Done,
-                        false => Ran::Again(draft.keys()),
-                    },
-                ),
-            };
+        match slices::run(ctx, guard, (queue, planning))? {
+            Drafted::Part => {
+                let asked = ctx.client.asked_level;
+                let level = levels(ctx, &[], queue);
+                ctx.client.asked_level = asked; // for the last slice
+                ctx.client.settle(guard, level);
+                return Ok(Ran::Later);
+            }
+            Drafted::Abandoned(abandoned) => ran = in_vain(abandoned),
+            Drafted::All(ended, list) => {
+                draft = ended;
+                let check = |ctx: &mut Context<'_>, guard: &Guard<'_>, view: Option<&View>| {
+                    is_watched_changed = changed(ctx.shared, guard, view, watched)?;
+                    Ok(!is_watched_changed)
+                };
+                let committed = drafted::commit(ctx, guard, (&draft, list), watched_keys, check);
+                ran = committed.map(|committed| match committed {
+                    true => Ran::Done,
+                    false => Ran::Again(draft.keys()),
+                });
+            }
+        }
     }
     if let Ok(Ran::Done) = ran {
         if guard.notes().has_replaced() {

@@ -16,6 +16,7 @@ use super::steps::run_steps;
 use super::{Queue, changes_database, hash_all};
 use crate::command::context::{Context, Failure};
 use crate::command::drafted;
+use crate::command::outcome::Abandoned;
 use crate::command::spec::flag;
 use crate::reply::effects::Effects;
 use crate::script::run as script_run;
@@ -133,16 +134,23 @@ fn run_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Box<ExecRun> {
     })
 }
 
-/// A draft on which all steps have run, and the tablet list of its start.
-type Ended = (Box<Draft>, Option<TabletsVersion>);
+/// How a run of steps on a draft ended.
+pub(super) enum Drafted {
+    /// All of them have run. With the tablet list of its start.
+    All(Box<Draft>, Option<TabletsVersion>),
+    /// Others are left, and the run is suspended.
+    Part,
+    /// Nothing of them is to be done.
+    Abandoned(Abandoned),
+}
 
-/// Runs steps on a draft: all that are left, or those of a slice. `None`: others are left, and the
-/// run is suspended. A slice takes as long as the plan of the steps, which each slice needs.
+/// Runs steps on a draft: all that are left, or those of a slice. A slice takes as long as the plan
+/// of the steps, which each slice needs.
 pub(super) fn run(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     (queue, planning): (Queue<'_>, Duration),
-) -> Result<Option<Ended>, Failure> {
+) -> Result<Drafted, Failure> {
     let mut run = run_of(ctx, guard);
     let (from, db) = (run.step, ctx.client.db);
     let effects = ctx.client.effects.len();
@@ -158,20 +166,23 @@ pub(super) fn run(
     let slice = Slice::new((from, stops), time.max(planning), ctx, guard);
     guard.begin_draft(std::mem::replace(&mut run.draft, Box::new(Draft::new(0))));
     ctx.local.scripts_took = run.scripts_took;
-    run.step = run_steps(ctx, guard, queue, false, slice);
+    let ended = run_steps(ctx, guard, queue, false, slice);
     run.scripts_took = ctx.local.scripts_took;
     let draft = guard.end_draft();
     let start = before.len();
     let reply = std::mem::replace(ctx.out, before);
     run.draft = draft.ok_or(Error::TryAgain)?;
-    if run.step < queue.steps.len() && ctx.local.abandoned.is_none() {
+    if let Ok(next) = ended
+        && next < queue.steps.len()
+    {
+        run.step = next;
         run.reply = reply;
         run.effects = ctx.client.effects.split_off(effects);
         run.db = std::mem::replace(&mut ctx.client.db, db);
         let bytes = run.draft.bytes() + run.reply.capacity() + run.effects.bytes();
         ctx.local.scripts.keep(ctx.client.id(), bytes);
         ctx.local.exec_run = Some(run);
-        return Ok(None);
+        return Ok(Drafted::Part);
     }
     if ctx.local.scripts.keeps(ctx.client.id()) {
         ctx.local.scripts.keep(ctx.client.id(), 0);
@@ -184,5 +195,8 @@ pub(super) fn run(
     if from > 0 {
         tracking::note_reads_again(ctx, &mut run.draft);
     }
-    Ok(Some((run.draft, run.list)))
+    Ok(match ended {
+        Ok(_) => Drafted::All(run.draft, run.list),
+        Err(abandoned) => Drafted::Abandoned(abandoned),
+    })
 }

@@ -5,6 +5,7 @@ use super::slice::Slice;
 use crate::access::{commands as acl, record as audit};
 use crate::command::context::Context;
 use crate::command::kinds::{only_answers, reports};
+use crate::command::outcome::Abandoned;
 use crate::command::spec::Spec;
 use crate::monitor;
 use crate::state::access::audit::Outcome;
@@ -61,34 +62,42 @@ fn show(ctx: &Context<'_>, spec: &'static Spec, args: &Args<'_>) {
 }
 
 /// Runs a step. `taken`: the time of those before that may take long.
+///
+/// # Errors
+/// Nothing of the EXEC is to be done.
 fn run_step(
     step: &mut Context<'_>,
     guard: &mut Guard<'_>,
     hashes: &[KeyHash],
     taken: &mut Duration,
-) {
+) -> Result<(), Abandoned> {
     if !may_take_long(step.spec) {
         return step.run_queued(guard, hashes);
     }
     if *taken > REPORTS_IN_EXEC_MAX {
-        return step.reply().error(
+        step.reply().error(
             "ERR commands that empty databases or report on the server take too long in one transaction",
         );
+        return Ok(());
     }
     let since = clock::thread_time();
-    step.run_queued(guard, hashes);
+    let ended = step.run_queued(guard, hashes);
     *taken += clock::thread_time().saturating_sub(since);
+    ended
 }
 
 /// Runs steps from `slice.from` on; returns the number of the first one that has not run. `alone`:
 /// no keys are locked.
+///
+/// # Errors
+/// Nothing of the EXEC is to be done. Only a run on a draft ends so.
 pub(super) fn run_steps(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     queue: Queue<'_>,
     alone: bool,
     mut slice: Slice,
-) -> usize {
+) -> Result<usize, Abandoned> {
     let start = ctx.out.len();
     if slice.from == 0 {
         ctx.reply().array(queue.steps.len());
@@ -98,14 +107,12 @@ pub(super) fn run_steps(
     let mut taken = Duration::ZERO;
     let begun = ctx.local.meter.begin_inner();
     let mut next = queue.steps.len();
+    let mut ended = Ok(());
     for (n, step) in queue.steps.iter().enumerate().skip(slice.from) {
         let (spec, args) = (queue.spec(step), queue.args(n));
         if slice.is_over((n, spec, &args), ctx, guard) {
             next = n;
             break;
-        }
-        if ctx.local.abandoned.is_some() {
-            break; // nothing of it will be done
         }
         if ctx.local.room.exceeded && only_answers(spec) {
             continue; // no client will see its reply
@@ -136,7 +143,10 @@ pub(super) fn run_steps(
             table,
             locked: true,
         };
-        run_step(&mut inner, guard, queue.hashes_of(n), &mut taken);
+        ended = run_step(&mut inner, guard, queue.hashes_of(n), &mut taken);
+        if ended.is_err() {
+            break;
+        }
         if ctx.local.room.is_exceeded_by(ctx.out) {
             // The rest runs only for its effect (`Context::overflowed`).
             ctx.out.truncate(start);
@@ -150,5 +160,5 @@ pub(super) fn run_steps(
         .commands
         .add((next - slice.from) as u64);
     debug_assert!(queue.specs().all(|spec| !spec.is_refused()));
-    next
+    ended.map(|()| next)
 }
