@@ -353,18 +353,7 @@ impl<'b> Flusher<'b> {
                 assert!(replica.lent.is_empty(), "all of it is committed");
                 (seal(&mut replica.data), Vec::new())
             }
-            Data::Growing(_) => {
-                let full = length - length % BLOCK_BYTES as usize;
-                let (mut copy, mut tail) = (
-                    Buffer::counted(full, self.device.held()),
-                    vec![0; length - full],
-                );
-                copy.resize_zeroed(full);
-                let copied = replica.copy_from(replica.base, copy.bytes_mut())
-                    + replica.copy_from(replica.base + full as u32, &mut tail);
-                assert_eq!(copied, length, "what is certified is in memory");
-                (Arc::new(copy), tail)
-            }
+            Data::Growing(_) => self.copied(replica, length),
             Data::InFrame => return Ok(None),
         };
         replica.flushing = true;
@@ -394,6 +383,18 @@ impl<'b> Flusher<'b> {
             data,
             tail,
         }))
+    }
+
+    /// A copy of the bytes of a replica that grows: whole blocks, and the rest.
+    fn copied(&self, replica: &Replica, length: usize) -> (Arc<Buffer>, Vec<u8>) {
+        let full = length - length % BLOCK_BYTES as usize;
+        let mut copy = Buffer::counted(full, self.device.held());
+        let mut tail = vec![0; length - full];
+        copy.resize_zeroed(full);
+        let copied = replica.copy_from(replica.base, copy.bytes_mut())
+            + replica.copy_from(replica.base + full as u32, &mut tail);
+        assert_eq!(copied, length, "what is certified is in memory");
+        (Arc::new(copy), tail)
     }
 
     /// Writes the data, durably.

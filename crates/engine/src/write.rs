@@ -371,7 +371,7 @@ fn check_put(locked: &Locked<'_>, value: &[u8], is_granted: bool) -> Result<(), 
     Ok(())
 }
 
-/// What a decision puts.
+/// The value that a decision puts.
 #[derive(Clone, Copy)]
 struct New<'v> {
     /// `None`: it is in the scratch buffer.
@@ -380,7 +380,7 @@ struct New<'v> {
     expires_at_ms: Option<u64>,
 }
 
-/// What a decision puts; `None`: the object is to be removed.
+/// The value that a decision puts; `None`: the object is to be removed.
 #[inline(always)]
 fn to_put<'v>(pin: &Pin<'_>, decision: &Decision<'v>) -> Option<New<'v>> {
     let (value, is_typed, expires_at_ms) = match *decision {

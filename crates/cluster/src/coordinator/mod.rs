@@ -27,9 +27,10 @@
 //!   loads are stored coarsely and late ([`loads`]), and a store without them, or with old ones, is
 //!   whole.
 //!
-//! **Parts** Each part owns its fields, and is lent the time, the records, the servers and the tables
-//! for a call (`State`). A part calls no part above it. The coordinator passes inputs on, and joins
-//! the steps that concern several parts: a server that enlists, a crash, the end of a move.
+//! **Parts.** Each part owns its fields, and is lent the time, the records, the servers and the
+//! tables for a call (`State`). A part calls no part above it. The coordinator passes inputs on,
+//! and joins the steps that concern several parts: a server that enlists, a crash, the end of a
+//! move.
 //!
 //! **Concurrency** one thread calls it. After a failure of the store, it refuses everything: make a
 //! new one from the stored state.

@@ -610,11 +610,7 @@ impl Replicas {
         }
         let one_stream = self.segments.is_one_stream();
         let in_parts = has_bug(Bug::EpochBeforeAll);
-        let Allowed {
-            data,
-            close,
-            snapshot,
-        } = allowed;
+        let (data, snapshot) = (allowed.data, allowed.snapshot);
         let is_copy = self.segments.get(id)?.close_recorded;
         let crowded = snapshot.is_none() && self.flights.is_crowded(is_copy);
         let segment = self.segments.get_mut(id)?;
@@ -636,7 +632,7 @@ impl Replicas {
         // A backup may refuse an opening with a close at such an epoch: it is a copy
         // (replication::O11).
         let is_no_copy = open && !is_copy && epoch > 0 && kind != Kind::Control;
-        let close = closed && close && certificate.length == queued.length && !before.close;
+        let close = closed && allowed.close && certificate.length == queued.length && !before.close;
         let close = close && !is_no_copy;
         let new_epoch = !is_copy && before.epoch != epoch && !open;
         if !open && !close && !new_epoch && certificate.length == before.length {

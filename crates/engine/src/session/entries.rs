@@ -8,7 +8,7 @@ use crate::core::sound::InMemory;
 use crate::epoch::SlotId;
 use duramen_format::entry::{self, Entry};
 
-/// What a session keeps from one guard to the next for its reads.
+/// The state that a session keeps from one guard to the next for its reads.
 #[derive(Default)]
 pub(super) struct Carried {
     pub(super) work: Work,

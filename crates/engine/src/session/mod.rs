@@ -228,7 +228,7 @@ impl<'s> Guard<'s> {
         &self.seen
     }
 
-    /// What is noted about its writes.
+    /// The notes about its writes.
     #[inline]
     pub fn notes(&mut self) -> &mut Notes {
         self.notes

@@ -18,7 +18,7 @@ pub struct TypedWrite {
     pub is_gone: bool,
 }
 
-/// What a session notes about the writes of its guards.
+/// The notes of a session about the writes of its guards.
 #[derive(Default)]
 pub struct Notes {
     /// Whether typed writes are noted, and those since they were last looked at.
@@ -35,7 +35,7 @@ pub struct Notes {
 }
 
 impl Session {
-    /// What is noted about the writes of its guards.
+    /// The notes about the writes of its guards.
     #[inline]
     pub fn notes(&mut self) -> &mut Notes {
         &mut self.notes

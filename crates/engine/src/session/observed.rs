@@ -34,7 +34,7 @@ impl Log {
     }
 }
 
-/// What the replies of a guard depend on, in a store with a log.
+/// The changes that the replies of a guard depend on, in a store with a log.
 #[derive(Default)]
 pub struct Observed {
     /// Head and end of the last own append to it, and the highest level of the tables written.

@@ -73,7 +73,7 @@ impl<'s> Pin<'s> {
         &self.entries
     }
 
-    /// What its session has counted.
+    /// The counts of its session.
     #[inline(always)]
     pub fn work(&self) -> &Work {
         self.entries.work()

@@ -1,4 +1,4 @@
-//! What a session counts about the work of its guards.
+//! The counts of a session about the work of its guards.
 
 use std::cell::Cell;
 

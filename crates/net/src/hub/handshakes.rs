@@ -46,7 +46,7 @@ pub(super) struct Greeting {
     pub channel: Option<Channel>,
 }
 
-/// What follows for a connection from a step of its handshakes.
+/// The consequence of a step of its handshakes for a connection.
 #[derive(Debug)]
 #[must_use]
 pub(super) enum Step {

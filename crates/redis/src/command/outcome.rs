@@ -1,6 +1,6 @@
 //! How a command ends ([`Done`]), and how the request ends that runs it ([`Outcome`]).
 
-use crate::state::client::DROPPED;
+use crate::state::db::DROPPED;
 use duramen_engine::Error;
 use duramen_engine::flash::Cold;
 

@@ -1,7 +1,7 @@
 //! One command: it is run, counted, and its failure becomes its reply.
 
 use super::context::{Context, Done, Failure, YIELDS};
-use super::outcome::{Outcome, Unfinished};
+use super::outcome::{Abandoned, Outcome, Unfinished};
 use super::permit::Permit;
 use super::routing::NO_DATABASE;
 use super::spec::{Access, Group, Kind, ONE_KEY, Run, flag};
@@ -18,8 +18,8 @@ const TOO_MANY_EFFECTS: Failure = Failure::Text(
     "ERR the messages and events of the script need more memory than script-memory: nothing was done",
 );
 
-/// The lengths of the output and of the effects before a command, and the clock of one that is timed
-/// by itself.
+/// The lengths of the output and of the effects before a command, and the clock of one that is
+/// timed by itself.
 struct Begun {
     out: usize,
     effects: usize,

@@ -25,7 +25,7 @@ impl<'g> Access<'_, 'g> {
         }
     }
 
-    /// What the thread's session has counted.
+    /// The counts of the thread's session.
     #[inline]
     fn work(&self) -> Option<&Work> {
         match self {
@@ -41,7 +41,7 @@ impl<'g> Access<'_, 'g> {
         self.work().map_or(0, Work::appended_bytes)
     }
 
-    /// What the thread's session has noted about its writes.
+    /// The notes of the thread's session about its writes.
     #[inline]
     fn notes(&mut self) -> Option<&mut Notes> {
         match self {

@@ -23,7 +23,7 @@ use crate::command::drafted::{self, KeyPlace};
 use crate::command::outcome::{Abandoned, aborted};
 use crate::command::permit::Permit;
 use crate::command::room::Planner;
-use crate::command::routing::{self, RouteSearch, UNSERVED};
+use crate::command::routing::{self, NotServed, RouteSearch, UNSERVED};
 use crate::command::spec::{Access, Commands, Spec, flag};
 use crate::command::{KEYS_KEPT, databases, pause};
 use crate::monitor;

@@ -26,7 +26,7 @@ pub(super) struct Thread {
 pub(super) struct Here<'a> {
     pub(super) shared: &'a Shared,
     pub(super) doors: &'a Doors,
-    /// What other threads see of this one.
+    /// The part of this thread that others see.
     pub(super) thread: &'a ThreadShared,
     /// The number of this thread.
     pub(super) number: usize,
@@ -72,7 +72,7 @@ impl Thread {
         &self.shared
     }
 
-    /// What other threads see of this one.
+    /// The part of this thread that others see.
     #[inline]
     pub(super) fn me(&self) -> &ThreadShared {
         &self.shared.threads[self.number]

@@ -58,13 +58,13 @@ mod traffic;
 mod unix;
 mod watch;
 
+use crate::doors::Doors;
 use accept::{Acceptor, Places, own};
 use behind::Behind;
 use connection::Connection;
 use connections::{Connections, Token};
 use duramen_config::ServerError;
 use duramen_redis::executor::Executor;
-use crate::doors::Doors;
 use duramen_redis::threads::{Running, Stop};
 use effects::Deliveries;
 use flash::FlashReads;

@@ -1,4 +1,4 @@
-//! What becomes of a connection that was taken out of its slot.
+//! The next step of a connection that was taken out of its slot.
 
 use super::receive::Source;
 

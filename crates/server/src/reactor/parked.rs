@@ -14,18 +14,18 @@ pub(super) type Outcome = Result<Option<(Cold, Arc<[u8]>)>, Box<str>>;
 /// The entries that a connection waits for.
 #[derive(Default)]
 pub(super) struct Parked {
-    /// Entries to be fetched. Empty for a queued connection without a list (flash::F1).
+    /// Entries to be fetched. Empty for a queued connection without a list (reactor::flash::F1).
     wanted: Vec<WantedEntry>,
     /// The bytes of these entries and of the kept ones.
     needs: usize,
-    /// Its part of flash::F1; 0 = the connection is queued.
+    /// Its part of reactor::flash::F1; 0 = the connection is queued.
     bytes: usize,
     /// Fetches that have not ended.
     missing: usize,
     fetched: Vec<FetchedEntry>,
     /// Entries that are longer than assumed, and for which there was no room.
     longer: Vec<WantedEntry>,
-    /// Keys of the entries above that only later requests need (flash::F6).
+    /// Keys of the entries above that only later requests need (reactor::flash::F6).
     ahead: Vec<(u64, u32)>,
     /// Keys of the entries above that were lent to its first request before.
     kept: HashSet<(u64, u32)>,
@@ -89,7 +89,7 @@ impl Parked {
         if !ahead.is_empty() {
             let kept = kept.iter().map(|come| come.asked.key());
             let mut first: HashSet<_> = needed.iter().map(Cold::key).chain(kept).collect();
-            ahead.retain(|cold| first.insert(cold.key())); // flash::F6
+            ahead.retain(|cold| first.insert(cold.key())); // reactor::flash::F6
         }
         // Only these cases use the order; a request that parks for the first time pays nothing.
         let ordered: &[Cold] = match in_parts || !kept.is_empty() {
@@ -127,7 +127,7 @@ impl Parked {
         self.needs
     }
 
-    /// Its part of flash::F1.
+    /// Its part of reactor::flash::F1.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -144,7 +144,7 @@ impl Parked {
         forgotten.wanted
     }
 
-    /// Its fetches begin: they have room in flash::F1. Returns the list.
+    /// Its fetches begin: they have room in reactor::flash::F1. Returns the list.
     pub(super) fn begin(&mut self) -> Vec<WantedEntry> {
         self.bytes = self.needs;
         self.missing = self.wanted.len();
@@ -192,7 +192,7 @@ impl Parked {
 
     /// All fetches have ended. Entries that had no room are requested again, together with the
     /// others, now that their length is known. If the others were kept meanwhile, connections could
-    /// wait for each other's room for ever. `most`: the bytes of flash::F1.
+    /// wait for each other's room for ever. `most`: the bytes of reactor::flash::F1.
     pub(super) fn all_ended(&mut self, most: usize, may_give_up: impl FnOnce() -> bool) -> Ended {
         let ahead = std::mem::take(&mut self.ahead);
         let is_needed = |want: &WantedEntry| !ahead.contains(&want.asked.key());

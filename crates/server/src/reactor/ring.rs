@@ -28,7 +28,7 @@ impl Local {
         }
     }
 
-    /// The connection ends: see shared::local::L2. A client that is still there may take its last
+    /// The connection ends: see doors::rings::L2. A client that is still there may take its last
     /// replies.
     pub(super) fn give_back(&self, socket: &OwnedFd) {
         if self.memory.rings.is_all_taken() || is_hung_up(socket) {

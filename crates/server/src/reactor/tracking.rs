@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Interval at which the registry is tended, in milliseconds.
 const TEND_MS: u64 = 100;
 
-/// What was last done for clients that track keys.
+/// The last steps for clients that track keys.
 #[derive(Default)]
 pub(super) struct Invalidations {
     /// The generation of the member's view at which tracking clients last lost all keys.

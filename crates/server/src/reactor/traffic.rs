@@ -16,11 +16,11 @@ use super::round::Groups;
 use super::sweeps::Sweeps;
 use super::watch::Watch;
 use super::{Traffic, native};
+use crate::doors::Doors;
 use duramen_config::{ServerError, seldom};
 use duramen_redis::executor::Executor;
-use crate::doors::Doors;
-use duramen_redis::threads::ThreadShared;
 use duramen_redis::state::Verdict;
+use duramen_redis::threads::ThreadShared;
 use rustix::event::epoll::EventFlags;
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Traffic {
         })
     }
 
-    /// What other threads see of this one.
+    /// The part of this thread that others see.
     #[inline]
     pub(super) fn me(&self) -> &ThreadShared {
         self.thread.me()

@@ -3,8 +3,8 @@
 use super::connection::Connection;
 use super::connections::Token;
 use super::listener::Listeners;
-use duramen_config::ServerError;
 use crate::doors::Door;
+use duramen_config::ServerError;
 use rustix::event::epoll::{self, Event, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;

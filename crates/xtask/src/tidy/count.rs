@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::House;
-use super::{circles, modules};
 use super::imports::tokens;
 use super::product::{Source, sources};
 use super::types::{fields, types};
+use super::{circles, modules};
 use crate::process;
 
 /// Large types whose fields should be private, each with its crate.

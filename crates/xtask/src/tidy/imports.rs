@@ -1,8 +1,8 @@
 //! The imports of a source file: each `use`, and each path elsewhere that begins with `crate` or
 //! `super`. Comments, texts and tests are left out.
 
-use super::product::without_tests;
 use super::sources::code_only;
+use super::tests_blanked::without_tests;
 
 /// Words that an item's name follows.
 const ITEMS: [&str; 9] = [

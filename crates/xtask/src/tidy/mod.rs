@@ -33,6 +33,7 @@ mod prose;
 mod rooms;
 mod sources;
 mod test_runs;
+mod tests_blanked;
 mod traps;
 mod types;
 

@@ -45,9 +45,9 @@ const SERVER: Rooms = &[
     ("closing", &[]),
     ("doors", &[]),
     ("native", &[]),
-    ("cluster", &["doors"]),
+    ("member", &["doors"]),
     ("reactor", &["doors", "native"]),
-    ("server", &["admin", "closing", "cluster", "reactor"]),
+    ("server", &["admin", "closing", "member", "reactor"]),
 ];
 
 pub(super) fn check(crates: &BTreeMap<String, Modules>, complaints: &mut Vec<String>) {

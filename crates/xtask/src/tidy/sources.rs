@@ -33,12 +33,6 @@ const BESIDE: &[&str] = &[
     "crates/node/src/recovery/tests.rs",
     "crates/node/src/remote.rs",
     "crates/node/src/warmth.rs",
-    "crates/redis/src/durability.rs",
-    "crates/redis/src/shared.rs",
-    "crates/server/src/admin.rs",
-    "crates/server/src/cluster/node_thread.rs",
-    "crates/server/src/native.rs",
-    "crates/server/src/reactor.rs",
 ];
 
 /// Left over from unfinished work.

@@ -46,7 +46,7 @@ pub struct Demotion<'c> {
 }
 
 impl Core {
-    /// What moves segments between memory and flash. `None`: the store has no flash tier.
+    /// Moves segments between memory and flash. `None`: the store has no flash tier.
     pub fn demotion(&self) -> Option<Demotion<'_>> {
         let tier = self.tier.as_deref()?;
         Some(Demotion { core: self, tier })

@@ -8,8 +8,8 @@
 //!
 //! `tier` has the data about windows: places on the device, masks, copies in memory. `demote`
 //! chooses the segments that go there. `fetch`, `bulk` and `holding` read entries, `mended` puts
-//! flipped bits back, and `cleared` counts the dead entries of cleared tables. What a session does
-//! with an entry on flash is in `session::cold`.
+//! flipped bits back, and `cleared` counts the dead entries of cleared tables. The steps of
+//! a session with an entry on flash are in `session::cold`.
 //!
 //! **Invariants**
 //! - F1: a window turns cold only after all its bytes were written to a slot of the device that no

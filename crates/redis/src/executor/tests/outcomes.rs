@@ -419,7 +419,7 @@ fn while_the_data_are_loaded_requests_end_in_the_same_ways() {
         threads: 1,
         ..ServerConfig::default()
     };
-    let shared = Shared::new(config, None, crate::table::catalog()).expect("shared state");
+    let shared = super::shared(config).expect("shared state");
     let mut executor = Executor::new(Arc::clone(&shared), 0).expect("an executor");
     let address = "127.0.0.1:1".parse().expect("an address");
     for (lines, reply, executed, verdict) in [
@@ -471,7 +471,7 @@ impl OnFlash {
             ..Options::new(4 << 20)
         })
         .expect("a store");
-        let shared = Shared::new(config, None, crate::table::catalog()).expect("shared state");
+        let shared = super::shared(config).expect("shared state");
         shared.serve_with(store, None, Some(tier));
         let clock_ms = Arc::default();
         let mut s = Server { shared, clock_ms }.into_session();
@@ -487,7 +487,7 @@ impl OnFlash {
         let guard = session.pin();
         let is_cold = |key: &String| {
             let hash = guard.hash(key.as_bytes());
-            let cold = guard.cold(TableId::DEFAULT, hash, key.as_bytes());
+            let cold = guard.pin().cold(TableId::DEFAULT, hash, key.as_bytes());
             cold.expect("a table").is_some()
         };
         let keys: Vec<String> = (0..20_000)

@@ -5,7 +5,7 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::control::State;
 use duramen_cluster::placement::Member;
 use duramen_cluster::replication::{
-    BackupId, Config, Effect, Found, Master, Placed, Rejection, Send,
+    BackupId, Config, Effect, Found, Master, Rejection, Send,
 };
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
@@ -707,14 +707,14 @@ fn copies_share_a_rack_while_there_is_no_other_one() {
         master.appended(SegmentId(id), certificate);
         master.closed(SegmentId(id));
     };
-    let placed = |has_enough, segments_sharing_rack| Placed {
-        has_enough,
-        segments_sharing_rack,
-        segments_short: 0,
+    let sharing = |master: &mut Master| {
+        let placed = master.replicas_mut().placed();
+        assert!(placed.has_enough && placed.segments_short == 0);
+        placed.segments_sharing_rack
     };
     write(&mut master, 100);
     all_arrives(&mut master);
-    assert_eq!(master.replicas_mut().placed(), placed(true, 0));
+    assert_eq!(sharing(&mut master), 0);
 
     master.backup_lost(BackupId(3));
     write(&mut master, 101);
@@ -722,27 +722,15 @@ fn copies_share_a_rack_while_there_is_no_other_one() {
     assert!(master.is_safe(SegmentId(100)) && master.is_safe(SegmentId(101)));
     let holders = master.control_holders();
     assert_eq!(holders, [BackupId(1), BackupId(2)].into());
-    assert_eq!(
-        master.replicas_mut().placed(),
-        placed(true, 3),
-        "two of data, one of control"
-    );
+    assert_eq!(sharing(&mut master), 3, "two of data, one of control");
 
     master.backup_up(at(4, "b"));
     write(&mut master, 102);
     all_arrives(&mut master);
     assert!(master.control_holders().contains(&BackupId(4)));
-    assert!(
-        master
-            .segments()
-            .holders(SegmentId(102))
-            .contains(&BackupId(4))
-    );
-    assert_eq!(
-        master.replicas_mut().placed(),
-        placed(true, 2),
-        "what was written before"
-    );
+    let holders = master.segments().holders(SegmentId(102));
+    assert!(holders.contains(&BackupId(4)));
+    assert_eq!(sharing(&mut master), 2, "what was written before");
 
     master.backup_lost(BackupId(4));
     master.backup_lost(BackupId(1));
