@@ -20,11 +20,14 @@ redis.register_function{{function_name='{name}_version', callback=function() ret
 
 
 def version(member, name):
-    with connect(member) as client:
-        try:
+    """None: the member has just been started, and does not listen yet."""
+    try:
+        with connect(member) as client:
             return client.fcall_ro(f"{name}_version", 0)
-        except redis.ResponseError as error:
-            return str(error)
+    except redis.ResponseError as error:
+        return str(error)
+    except redis.ConnectionError:
+        return None
 
 
 def await_version(members, name, expected):
