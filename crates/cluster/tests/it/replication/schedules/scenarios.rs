@@ -4,9 +4,7 @@ use super::{World, config, finish, seeds};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::control::State;
 use duramen_cluster::placement::Member;
-use duramen_cluster::replication::{
-    BackupId, Config, Effect, Found, Master, Rejection, Send,
-};
+use duramen_cluster::replication::{BackupId, Config, Effect, Found, Master, Rejection, Send};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use std::collections::{BTreeMap, BTreeSet};
