@@ -9,10 +9,11 @@ use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, YIELDS};
 use crate::command::lookup::Resolved;
 use crate::command::permit::{self, Permit, Refusal};
 use crate::command::spec::Spec;
+use crate::command::turn::Ending;
 use crate::state::Shared;
 use crate::state::access::audit::Outcome;
 use crate::state::access::users::{Denial, Reason};
-use crate::state::client::{Client, Verdict};
+use crate::state::client::Client;
 use duramen_acl::{CATEGORIES, Catalog, Denied, Selector, Users, random_password};
 use duramen_config::clock;
 use duramen_engine::TableId;
@@ -120,7 +121,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     let (from, before) = (walk.keys, walk.found.len());
     let stops = ctx.may_go_on_later();
     let mut room = Room {
-        bytes_max: ctx.local.room.bytes_max.saturating_sub(ctx.out.len()),
+        bytes_max: ctx.turn.room.bytes_max.saturating_sub(ctx.out.len()),
         exceeded: false,
     };
     let mut is_over = false;
@@ -203,6 +204,13 @@ fn after_joining(ctx: &Context<'_>) -> Done {
     ))
 }
 
+/// users::V1, for a client whose request may have changed its user.
+pub(crate) fn renew(ctx: &mut Context<'_>) {
+    if !ctx.client.renew(ctx.shared) {
+        ctx.turn.ending = Ending::CloseNow;
+    }
+}
+
 pub(crate) fn setuser(ctx: &mut Context<'_>) -> Done {
     after_joining(ctx)?;
     let rules = ctx.args.skip(3).into_iter();
@@ -211,7 +219,7 @@ pub(crate) fn setuser(ctx: &mut Context<'_>) -> Done {
         acl.change(|users| users.set(ctx.arg(2), rules, acl.catalog()))
             .map_err(|fault| Failure::from(format!("ERR {fault}")))?;
         ctx.shared.users_changed();
-        ctx.client.renew(ctx.shared);
+        renew(ctx);
         return ctx.ok();
     }
     let name = ctx.arg(2).to_vec();
@@ -245,13 +253,13 @@ pub(crate) fn deluser(ctx: &mut Context<'_>) -> Done {
     // As CLIENT KILL: the reply waits until none of their requests runs any more.
     for record in ctx.shared.users_changed() {
         if record.id == ctx.client.id() {
-            ctx.client.verdict = Verdict::CloseAfterReply;
+            ctx.turn.ending = Ending::CloseAfterReply;
             ctx.client.lose_user();
             continue;
         }
         ctx.client.wait.until_gone(record);
-        if ctx.client.verdict == Verdict::Open {
-            ctx.client.verdict = Verdict::Held;
+        if ctx.turn.ending == Ending::Open {
+            ctx.turn.ending = Ending::Held;
         }
     }
     ctx.integer(removed?)

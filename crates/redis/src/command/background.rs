@@ -6,9 +6,9 @@
 //!   `CLIENT PAUSE` has had its effect by then, and its work changes nothing: it is always done.
 
 use super::context::{Context, Done, Failure};
+use super::turn::Ending;
 use crate::reply::wait::Until;
 use crate::state::Shared;
-use crate::state::client::Verdict;
 use crate::threads::clients::ClientRecord;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ pub(crate) fn run(
     given.map_err(|why| Failure::from(format!("ERR {why}")))?;
     ctx.ok()?;
     ctx.client.wait.then(Until::Reply(reply), OK);
-    ctx.client.verdict = Verdict::Held;
+    ctx.turn.ending = Ending::Held;
     Ok(())
 }
 

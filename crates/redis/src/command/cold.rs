@@ -22,10 +22,11 @@
 //! [`Tier::fetch_bytes`]: crate::flash::tier::Tier::fetch_bytes
 
 use super::context::{Context, Done, Failure};
-use super::spec::Access;
+use super::spec::{Access, Spec};
+use super::turn::Ending;
 use crate::flash::unfetched::{Unfetched, bytes_of};
 use crate::state::Shared;
-use crate::state::client::{Client, Verdict};
+use crate::state::client::Client;
 use crate::state::local::Local;
 use crate::state::shared::commands::global;
 use duramen_engine::flash::{Cold, first_within};
@@ -73,6 +74,14 @@ impl Local {
     pub(crate) fn has_tier(&self) -> bool {
         self.tier
     }
+}
+
+/// Its request is presented again, and was shown to monitors, or written into the audit log: that
+/// is not done once more.
+#[cold]
+pub(crate) fn note_reported(spec: &Spec, shared: &Shared, local: &Local, client: &mut Client) {
+    let is_monitored = shared.commands.gate() & global::MONITORED != 0;
+    client.note_reported(is_monitored, spec.is_audited(local.audited));
 }
 
 impl Context<'_> {
@@ -187,9 +196,8 @@ impl Context<'_> {
             None => {
                 let parking = self.client.parking.get_or_insert_default();
                 parking.wanted = wanted;
-                parking.monitored = self.shared.commands.gate() & global::MONITORED != 0;
-                parking.audited = self.spec.is_audited(self.local.audited);
-                self.client.verdict = Verdict::Cold;
+                note_reported(self.spec, self.shared, self.local, self.client);
+                self.turn.ending = Ending::Cold;
                 None
             }
         }

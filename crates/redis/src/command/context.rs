@@ -3,6 +3,7 @@
 pub(crate) use super::outcome::{Done, Failure, YIELDS};
 use super::permit::Permit;
 use super::spec::{Commands, Spec};
+use super::turn::TurnState;
 use crate::state::Shared;
 use crate::state::client::Client;
 use crate::state::local::Local;
@@ -27,6 +28,7 @@ pub(crate) struct Context<'a> {
     pub(crate) commands: &'static Commands,
     pub(crate) client: &'a mut Client,
     pub(crate) out: &'a mut Vec<u8>,
+    pub(crate) turn: &'a mut TurnState,
     pub(crate) shared: &'a Shared,
     pub(crate) local: &'a mut Local,
     /// The client's selected table.
@@ -51,14 +53,14 @@ impl<'a> Context<'a> {
     }
 
     pub(crate) fn reply(&mut self) -> Encoder<'_> {
-        Encoder::within(self.out, self.client.protocol, &mut self.local.room)
+        Encoder::within(self.out, self.client.protocol, &mut self.turn.room)
     }
 
     /// Fails when the reply does not fit into the connection's output: for commands that would
     /// otherwise work in vain.
     #[inline]
     pub(crate) fn fits(&self) -> Done {
-        match self.local.room.exceeded {
+        match self.turn.room.exceeded {
             false => Ok(()),
             true => Err(self.too_long()),
         }
@@ -72,7 +74,7 @@ impl<'a> Context<'a> {
 
     #[cold]
     pub(crate) fn too_long(&self) -> Failure {
-        let limit = self.local.room.bytes_max;
+        let limit = self.turn.room.bytes_max;
         Failure::from(format!(
             "ERR the reply does not fit into this connection's output-limit of {limit} bytes: ask for less at once"
         ))

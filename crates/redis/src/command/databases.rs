@@ -246,10 +246,10 @@ pub(crate) fn table_in(ctx: &mut Context<'_>, db: u8) -> Result<TableId, Failure
     }
 }
 
-/// While the log fails, each request is a turn of its own. To be called after each request.
+/// Whether the log fails: then each request is a turn of its own.
 #[inline]
-pub(crate) fn halt_if_failed(shared: &Shared, client: &mut Client) {
-    client.halted |= shared.commands.gate() & global::FAILED != 0;
+pub(crate) fn log_fails(shared: &Shared) -> bool {
+    shared.commands.gate() & global::FAILED != 0
 }
 
 /// I2: to be called after a request ran, before its reply is sent.

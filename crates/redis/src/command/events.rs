@@ -65,7 +65,7 @@ impl Context<'_> {
     /// its turn was looked at.
     pub(crate) fn note_matching(&mut self) {
         self.client.matches += self.shared.pubsub.count(Kind::Pattern);
-        self.client.halted |= self.client.matches > MATCHES_PER_TURN;
+        self.turn.halted |= self.client.matches > MATCHES_PER_TURN;
     }
 
     /// The command has replaced keys that had expired: tells of that before what it did, which

@@ -22,6 +22,7 @@ pub(crate) mod run;
 pub(crate) mod served_keys;
 pub(crate) mod slow_timer;
 pub(crate) mod spec;
+pub(crate) mod turn;
 pub(crate) mod walk;
 
 pub use cold::{look_ahead, too_much};
@@ -29,6 +30,7 @@ pub use databases::restore;
 pub use pause::native_waits_ms;
 pub use routing::AGAIN_MS;
 pub use spec::{Commands, Spec};
+pub use turn::Ending;
 
 /// Keys that one group hints before it runs: enough to overlap many misses, few enough to stay in
 /// the first-level cache (64 keys × two lines).

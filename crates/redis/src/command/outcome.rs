@@ -17,7 +17,7 @@ pub(crate) enum Outcome {
     /// Nothing was done: entries on flash come first. They are in the client's `Parking`.
     Cold,
     /// Nothing was done. `alone`: it runs again at once, exclusive in the store; else it is shown
-    /// again at the time in the verdict.
+    /// again at the time in the turn's `Ending`.
     Retry { alone: bool },
     /// One part is done: others run before the next.
     Yield,

@@ -15,7 +15,7 @@
 use super::context::Context;
 use super::spec::{Commands, Spec, flag};
 use crate::state::Shared;
-use crate::state::client::{Client, Verdict};
+use crate::state::client::Client;
 use crate::state::shared::commands::global;
 use crate::state::transaction::queue::Transaction;
 use duramen_base::planted::{Bug, has_bug};
@@ -23,21 +23,17 @@ use duramen_config::clock;
 use duramen_script::Flags;
 use duramen_wire::resp::Args;
 
-/// Whether `CLIENT PAUSE` delays this request; then the verdict has the end of the pause.
+/// The end of the `CLIENT PAUSE` that delays this request, if one does.
 pub(crate) fn waits(
     commands: &Commands,
     (spec, args): (&Spec, &Args<'_>),
     shared: &Shared,
-    client: &mut Client,
-) -> bool {
+    client: &Client,
+) -> Option<u64> {
     if shared.commands.gate() & global::PAUSED == 0 || client.has_waited() {
-        return false;
+        return None;
     }
-    let until_ms = end_of(commands, (spec, args), shared, client);
-    if let Some(until_ms) = until_ms {
-        client.verdict = Verdict::Paused { until_ms };
-    }
-    until_ms.is_some()
+    end_of(commands, (spec, args), shared, client)
 }
 
 /// Whether a pause that delays the request has begun since the request was admitted.

@@ -23,7 +23,7 @@ use super::outcome::Unfinished;
 use super::spec::{Kind, Spec, flag};
 use crate::membership::Membership;
 use crate::state::Shared;
-use crate::state::client::{Client, Verdict};
+use crate::state::client::Client;
 use crate::state::db::DROPPED;
 use crate::state::local::Local;
 use duramen_base::ids::{RouteHash, TableId};
@@ -218,21 +218,18 @@ pub(crate) fn tells_of_data(spec: &Spec) -> bool {
 }
 
 impl Client {
-    /// A request of this client cannot run now. True = it must be presented again at the time in
-    /// the verdict; false = it has waited long enough.
+    /// A request of this client cannot run now. Returns the time at which it must be presented
+    /// again; `None`: it has waited long enough.
     #[cold]
-    pub(crate) fn waits_for_owner(&mut self) -> bool {
+    pub(crate) fn waits_for_owner(&mut self) -> Option<u64> {
         let now_ms = clock::now_ms();
         if self.unserved_until_ms == 0 {
             self.unserved_until_ms = now_ms + PATIENCE_MS;
         }
         if now_ms >= self.unserved_until_ms {
             self.unserved_until_ms = 0;
-            return false;
+            return None;
         }
-        self.verdict = Verdict::Paused {
-            until_ms: now_ms + AGAIN_MS,
-        };
-        true
+        Some(now_ms + AGAIN_MS)
     }
 }

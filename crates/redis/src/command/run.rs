@@ -5,10 +5,10 @@ use super::outcome::{Abandoned, Outcome, Unfinished};
 use super::permit::Permit;
 use super::routing::NO_DATABASE;
 use super::spec::{Access, Group, Kind, ONE_KEY, Run, flag};
-use super::{pause, slow_timer};
-use crate::state::client::{Verdict, gate};
+use super::turn::Ending;
+use super::{cold, pause, slow_timer};
+use crate::state::client::gate;
 use crate::state::db::DROPPED;
-use crate::state::shared::commands::global;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_config::seldom;
 use duramen_engine::{Error, Guard, KeyHash};
@@ -43,7 +43,7 @@ impl Context<'_> {
             }
         }
         let outcome = match done {
-            _ if self.local.room.exceeded => self.overflowed(&begun),
+            _ if self.turn.room.exceeded => self.overflowed(&begun),
             Ok(()) => Outcome::Replied,
             Err(failure) => self.end_without_reply(failure, &begun, &access, hashes),
         };
@@ -67,7 +67,7 @@ impl Context<'_> {
         match self.dispatch(Access::Guarded(guard), hashes, &mut begun.effects) {
             Err(Failure::Unfinished(Unfinished::Abandons(abandoned))) => ended = Err(*abandoned),
             // Else EXEC itself fails, for lack of this reply (`overflowed`).
-            Err(failure) if !self.local.room.exceeded => {
+            Err(failure) if !self.turn.room.exceeded => {
                 if guard.draft().is_some()
                     && let Some(abandoned) =
                         Abandoned::of_step(&failure, self.spec.has(flag::WRITE))
@@ -94,7 +94,7 @@ impl Context<'_> {
         };
         let number = self.spec.number;
         self.client.last_command = number as u16;
-        self.client.confirms = false;
+        self.turn.confirms = false;
         self.local.meter.begin(number);
         begun
     }
@@ -119,13 +119,11 @@ impl Context<'_> {
     ) -> Outcome {
         let outcome = match &failure {
             Failure::Unfinished(Unfinished::Waits) => {
-                self.client.verdict = Verdict::Blocked;
+                self.turn.ending = Ending::Blocked;
                 Outcome::Blocked
             }
             Failure::Unfinished(Unfinished::Yields) => {
-                let monitored = self.shared.commands.gate() & global::MONITORED != 0;
-                let audited = self.spec.is_audited(self.local.audited);
-                self.client.goes_on(monitored, audited);
+                cold::note_reported(self.spec, self.shared, self.local, self.client);
                 Outcome::Yield
             }
             Failure::Unfinished(Unfinished::NeedsAlone) => Outcome::Retry { alone: true },
@@ -154,9 +152,9 @@ impl Context<'_> {
         let start = self.client.effects.len();
         self.local.meter.begin(self.spec.number);
         // That of the EXEC around it.
-        let exceeded = std::mem::take(&mut self.local.room.exceeded);
+        let exceeded = std::mem::take(&mut self.turn.room.exceeded);
         let mut done = self.dispatch(Access::Guarded(guard), hashes, &mut { start });
-        if std::mem::replace(&mut self.local.room.exceeded, exceeded) {
+        if std::mem::replace(&mut self.turn.room.exceeded, exceeded) {
             done = Err(self.too_long());
         }
         self.client.effects.forget_replies(start);
@@ -270,22 +268,22 @@ impl Context<'_> {
     /// connection is closed, as Redis does at its output buffer limit.
     #[cold]
     fn overflowed(&mut self, begun: &Begun) -> Outcome {
-        self.local.room.exceeded = false;
-        let changes = self.spec.has(flag::WRITE | flag::TRANSACTION) || self.client.confirms;
+        self.turn.room.exceeded = false;
+        let changes = self.spec.has(flag::WRITE | flag::TRANSACTION) || self.turn.confirms;
         if self.spec.has(flag::READONLY) || !changes {
             self.client.effects.truncate(begun.effects);
             self.fail(begun.out, &self.too_long());
             return Outcome::Failed;
         }
         self.out.truncate(begun.out);
-        self.client.verdict = Verdict::CloseNow;
+        self.turn.ending = Ending::CloseNow;
         self.local.counters(self.shared).output_closed.add(1);
         seldom!(
             warn,
             client = self.client.id(),
             peer = %self.client.record().peer,
             command = self.spec.name,
-            limit_bytes = self.local.room.bytes_max,
+            limit_bytes = self.turn.room.bytes_max,
             "closing a client whose reply does not fit (output-limit)"
         );
         Outcome::Failed
@@ -295,12 +293,19 @@ impl Context<'_> {
     /// the client still has patience.
     #[cold]
     fn is_to_be_shown_again(&mut self, failure: &Failure) -> bool {
-        let leaving = self.is_leaving(failure) && !self.locked;
-        let waits = leaving && !self.may_be_half_done() && self.client.waits_for_owner();
-        if leaving && !waits && self.client.in_multi() {
+        if !self.is_leaving(failure) || self.locked {
+            return false;
+        }
+        if !self.may_be_half_done()
+            && let Some(until_ms) = self.client.waits_for_owner()
+        {
+            self.turn.ending = Ending::Paused { until_ms };
+            return true;
+        }
+        if self.client.in_multi() {
             self.client.end_transaction(); // EXEC has finally failed
         }
-        waits
+        false
     }
 
     /// Whether the keys begin to move to another server, or the cluster considers this server

@@ -2,7 +2,7 @@
 
 use crate::access::client_line::line;
 use crate::command::context::{Context, Done, Failure, SYNTAX, YIELDS};
-use crate::state::client::Verdict;
+use crate::command::turn::Ending;
 use crate::threads::clients::ClientRecord;
 use crate::threads::mailbox::Message;
 use duramen_config::clock;
@@ -41,7 +41,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     }
     let next = from.saturating_add(lines);
     if next < walk.clients.len() {
-        if ctx.out.len() + walk.found.len() > ctx.local.room.bytes_max {
+        if ctx.out.len() + walk.found.len() > ctx.turn.room.bytes_max {
             return Err(ctx.too_long());
         }
         (walk.cursor, walk.moved) = (next as u64, true);
@@ -207,13 +207,13 @@ fn kill_all(ctx: &mut Context<'_>, filter: &Filter) -> i64 {
             if filter.spare_me {
                 continue;
             }
-            ctx.client.verdict = Verdict::CloseAfterReply;
+            ctx.turn.ending = Ending::CloseAfterReply;
         } else {
             ctx.shared
                 .post(&record, Message::Close { client: record.id });
             ctx.client.wait.until_gone(record);
-            if ctx.client.verdict == Verdict::Open {
-                ctx.client.verdict = Verdict::Held;
+            if ctx.turn.ending == Ending::Open {
+                ctx.turn.ending = Ending::Held;
             }
         }
         killed += 1;

@@ -2,11 +2,11 @@
 
 use crate::access::commands as acl;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::command::turn::Ending;
 use crate::monitor;
 use crate::pubsub::commands as pubsub;
 use crate::reply::wait::Until;
 use crate::state::access::audit::Outcome;
-use crate::state::client::Verdict;
 use crate::tracking::commands as tracking;
 use duramen_acl::LoginError;
 use duramen_config::{REDIS_VERSION, clock};
@@ -40,7 +40,7 @@ pub(crate) fn echo(ctx: &mut Context<'_>) -> Done {
 
 pub(crate) fn quit(ctx: &mut Context<'_>) -> Done {
     pubsub::effects_first(ctx)?;
-    ctx.client.verdict = Verdict::CloseAfterReply;
+    ctx.turn.ending = Ending::CloseAfterReply;
     ctx.ok()
 }
 
@@ -95,7 +95,7 @@ fn log_in(ctx: &mut Context<'_>, user: &[u8], password: &[u8]) -> Done {
                 let origin = acl::origin(shared, ctx.client);
                 shared.record_login(&origin, user.name(), Outcome::Allowed);
             }
-            ctx.client.renew(shared);
+            acl::renew(ctx);
             Ok(())
         }
         Err(error) => {
@@ -106,7 +106,7 @@ fn log_in(ctx: &mut Context<'_>, user: &[u8], password: &[u8]) -> Done {
             };
             if let Some(until_ms) = until_ms {
                 ctx.client.wait.then(Until::Time(until_ms), &[]);
-                ctx.client.verdict = Verdict::Held;
+                ctx.turn.ending = Ending::Held;
             }
             Err(WRONG_PASSWORD)
         }

@@ -24,9 +24,10 @@ mod pace;
 pub(crate) mod tests;
 
 use crate::command::routing::has_left;
+use crate::command::turn::Ending;
 use crate::pubsub::commands as pubsub;
 use crate::state::Shared;
-use crate::state::client::{Client, Verdict};
+use crate::state::client::Client;
 use crate::state::db::DROPPED;
 use crate::state::local::Local;
 use crate::state::pubsub::subscribers::Subscribers;
@@ -207,17 +208,12 @@ impl Executor {
     /// threads.
     pub fn run(&mut self, turns: &mut [Turn<'_>]) {
         for turn in &mut *turns {
-            turn.client.halted = false;
             turn.client.appended_bytes = 0;
             turn.client.matches = 0;
-            turn.client.goes_on = false;
-            if matches!(
-                turn.client.verdict,
-                Verdict::Paused { .. } | Verdict::Held | Verdict::Cold | Verdict::Blocked
-            ) {
-                turn.client.verdict = Verdict::Open;
+            if !turn.client.renew(&self.shared) {
+                turn.state.ending = Ending::CloseNow;
+                turn.state.halted = true;
             }
-            turn.client.renew(&self.shared);
         }
         let session = match &mut self.session {
             Some(session) => session,
@@ -238,12 +234,14 @@ impl Executor {
                 break;
             };
             if position.is_within_turn() && self.group.is_turn_over(session, &self.local) {
-                turn.client.halted = true;
+                turn.state.halted = true;
             }
         }
         for turn in turns {
             let table = turn.client.table(&self.shared);
-            turn.client.end_parking();
+            if !turn.keeps_parking() {
+                turn.client.end_parking();
+            }
             turn.client.publish(table);
         }
     }

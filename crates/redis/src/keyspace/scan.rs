@@ -193,7 +193,7 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
         let cursor = walk.cursor;
         let before = (walk.keys, walk.found.len(), matching);
         let mut room = Room {
-            bytes_max: ctx.local.room.bytes_max.saturating_sub(ctx.out.len()),
+            bytes_max: ctx.turn.room.bytes_max.saturating_sub(ctx.out.len()),
             exceeded: false,
         };
         let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);

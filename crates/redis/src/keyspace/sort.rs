@@ -346,7 +346,7 @@ impl Options<'_> {
         for element in elements {
             let next = weigh(ctx, guard, element, (self, pattern), searched)?;
             bytes += next.text.as_ref().map_or(0, Vec::len);
-            if bytes > ctx.local.room.bytes_max {
+            if bytes > ctx.turn.room.bytes_max {
                 return Err(TOO_LONG_WEIGHTS);
             }
             weighted.push(next);
@@ -393,7 +393,7 @@ impl Options<'_> {
     fn check_size(&self, ctx: &Context<'_>, items: usize, bytes: usize) -> Done {
         let most = match self.stores {
             true => VALUE_BYTES_MAX,
-            false => ctx.local.room.bytes_max,
+            false => ctx.turn.room.bytes_max,
         };
         check_result(ctx, self.stores, items)?;
         match bytes > most {

@@ -364,7 +364,7 @@ fn slot_range(text: &[u8], wrong: Failure) -> Result<KeyRange, Failure> {
 /// The bytes that the reply may still take.
 fn room_left(ctx: &Context<'_>) -> Room {
     Room {
-        bytes_max: ctx.local.room.bytes_max.saturating_sub(ctx.out.len()),
+        bytes_max: ctx.turn.room.bytes_max.saturating_sub(ctx.out.len()),
         exceeded: false,
     }
 }

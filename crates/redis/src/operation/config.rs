@@ -2,9 +2,9 @@
 
 use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure};
+use crate::command::turn::Ending;
 use crate::reply::wait::Until;
 use crate::state::Shared;
-use crate::state::client::Verdict;
 use crate::state::shared::encodings::Encodings;
 use duramen_base::glob::Pattern;
 use duramen_base::ids::Level;
@@ -261,7 +261,7 @@ pub(crate) fn rewrite(ctx: &mut Context<'_>) -> Done {
     let finish = ctx.shared.rewrite_config(file)?;
     ctx.ok()?;
     ctx.client.wait.then(Until::Rewritten(finish), b"+OK\r\n");
-    ctx.client.verdict = Verdict::Held;
+    ctx.turn.ending = Ending::Held;
     Ok(())
 }
 

@@ -6,10 +6,10 @@
 //! in its own directory, while all clients continue.
 
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::turn::Ending;
 use crate::durability::{Durability, Target};
 use crate::reply::wait::Until;
 use crate::state::Shared;
-use crate::state::client::Verdict;
 use duramen_base::ids::Level;
 use duramen_config::clock;
 use duramen_engine::{Log, Position};
@@ -55,7 +55,7 @@ pub(crate) fn save(ctx: &mut Context<'_>) -> Done {
     const OK: &[u8] = b"+OK\r\n";
     ctx.out.extend_from_slice(OK);
     ctx.client.wait.then(Until::Job(job), OK);
-    ctx.client.verdict = Verdict::Held;
+    ctx.turn.ending = Ending::Held;
     Ok(())
 }
 
@@ -218,7 +218,7 @@ impl Context<'_> {
             late: request.late,
         };
         self.client.wait.then(until, request.reply_if_reached);
-        self.client.verdict = Verdict::Held;
+        self.turn.ending = Ending::Held;
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::persistence::NO_PERSISTENCE;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::command::turn::Ending;
 use crate::reply::wait::Until;
-use crate::state::client::Verdict;
 use crate::threads::watch::Stop;
 use duramen_wire::resp::number::IntegerText;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -83,13 +83,13 @@ pub(crate) fn shutdown(ctx: &mut Context<'_>) -> Done {
     }
     let how = if now { Stop::AtOnce } else { Stop::Graceful };
     match ctx.shared.stop_written(how, nosave || force) {
-        None => ctx.client.verdict = Verdict::CloseAfterReply,
+        None => ctx.turn.ending = Ending::CloseAfterReply,
         Some(stopping) => {
             // Redis's words, unless the server stops.
             const REFUSED: &[u8] = b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n";
             ctx.out.extend_from_slice(REFUSED);
             ctx.client.wait.then(Until::Stop(stopping), REFUSED);
-            ctx.client.verdict = Verdict::Held;
+            ctx.turn.ending = Ending::Held;
         }
     }
     Ok(())

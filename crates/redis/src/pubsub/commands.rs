@@ -34,7 +34,7 @@ fn shown(ctx: &Context<'_>, kind: Kind) -> usize {
 
 /// Replies that a subscription began or ended. `name`: `None` = there was none to end.
 fn write_change(ctx: &mut Context<'_>, word: &str, name: Option<&[u8]>, count: usize) {
-    ctx.client.confirms = !ctx.local.in_exec;
+    ctx.turn.confirms = !ctx.local.in_exec;
     let mut reply = ctx.reply();
     reply.push(3);
     reply.bulk(word.as_bytes());
@@ -111,7 +111,7 @@ fn unsubscribe_from(ctx: &mut Context<'_>, kind: Kind) -> Done {
 /// for this thread, come before its reply (registry::P2).
 fn end_each<'n>(ctx: &mut Context<'_>, kind: Kind, names: impl Iterator<Item = &'n [u8]>) {
     let (slot, registry) = (ctx.client.record().slot, &ctx.shared.pubsub);
-    ctx.client.confirms = !ctx.local.in_exec;
+    ctx.turn.confirms = !ctx.local.in_exec;
     let mut ends = Vec::new();
     for name in names {
         let ended = ctx.client.subscriptions.as_mut().and_then(|subscriptions| {
@@ -126,7 +126,7 @@ fn end_each<'n>(ctx: &mut Context<'_>, kind: Kind, names: impl Iterator<Item = &
         for publication in messages.get(&n).into_iter().flatten() {
             let pattern = (kind == Kind::Pattern).then(|| Arc::from(*name));
             write_message(ctx.reply(), publication, pattern.as_ref());
-            if ctx.local.room.exceeded {
+            if ctx.turn.room.exceeded {
                 return; // the client is closed
             }
         }

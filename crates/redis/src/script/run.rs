@@ -135,7 +135,7 @@ fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
         args: Arguments::of(texts.skip(call.keys).into_iter()),
         resp3: ctx.client.protocol == Protocol::Resp3,
         slice: since.map_or(slice, |since| slice.saturating_sub(since.elapsed())),
-        reply_bytes_max: ctx.local.room.bytes_max,
+        reply_bytes_max: ctx.turn.room.bytes_max,
     })
 }
 
@@ -671,6 +671,7 @@ fn command_in(
         commands: ctx.commands,
         client: &mut *ctx.client,
         out: &mut out,
+        turn: &mut *ctx.turn,
         shared: ctx.shared,
         local: &mut *ctx.local,
         table,

@@ -21,32 +21,6 @@ use duramen_wire::resp::Protocol;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The reactor's next action for a connection after its requests ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    Open,
-    /// Send the replies, then close (`QUIT`, `CLIENT KILL` of itself).
-    CloseAfterReply,
-    /// Close without sending another byte.
-    CloseNow,
-    /// Requests from `Turn::executed` on did not run. They must be presented again, not before
-    /// `until_ms` (milliseconds of the server's clock) or the next `Message::Wake` (`CLIENT PAUSE`,
-    /// or keys that no server serves at the moment).
-    Paused {
-        until_ms: u64,
-    },
-    /// Requests from `Turn::executed` on did not run. They must be presented again when the wanted
-    /// entries on flash are fetched (`Client::take_wanted`).
-    Cold,
-    /// Requests from `Turn::executed` on did not run: the first waits for elements. They must be
-    /// presented again when there are some, when the client is unblocked, and when its wait ends
-    /// (`Client::key_wait_deadline_ms`).
-    Blocked,
-    /// As open, but requests from `Turn::executed` on are presented again when the wait is over
-    /// (`WAITAOF`, `SAVE`, `CLIENT KILL`).
-    Held,
-}
-
 /// Bits of [`Client::gate`]: any value but 0 sends a request through all checks.
 pub(crate) mod gate {
     /// The client has no user yet.
@@ -131,11 +105,8 @@ pub struct Client {
     user: Option<Arc<User>>,
     /// The generation of its user (users::V1).
     acl_generation: u64,
-    pub(crate) verdict: Verdict,
     /// Its connection has TLS.
     has_tls: bool,
-    /// No more of its requests run in this round.
-    pub(crate) halted: bool,
     /// Bytes that its requests of this round have appended to the log.
     pub(crate) appended_bytes: u64,
     /// Patterns with which the effects of this turn will be matched, when they are released.
@@ -163,9 +134,6 @@ pub struct Client {
     pub tracking: Option<Box<ClientTracking>>,
     /// Number of changes of its subscriptions by its own requests.
     pub(crate) subscription_changes: u64,
-    /// Its request has written confirmations of subscriptions. As in Redis, they are pushes, which
-    /// `CLIENT REPLY` does not silence.
-    pub(crate) confirms: bool,
     /// The strictest level that a command of the running transaction requested.
     pub(crate) asked_level: Option<Level>,
     /// End of its patience with keys that no server of the cluster serves now, in milliseconds of
@@ -177,8 +145,6 @@ pub struct Client {
     keys_put_off: Vec<(KeyHash, u64)>,
     /// The progress of its FLUSHALL.
     pub(crate) flushing: Option<Flushing>,
-    /// Its request does one part in each round; `parking` has the progress.
-    pub(crate) goes_on: bool,
     /// State of requests that wait for flash or run in parts; `None`: there are none.
     pub(crate) parking: Option<Box<Parking>>,
     /// The wait of its first request for elements; `None`: it does not wait.
@@ -193,9 +159,7 @@ impl Client {
             record,
             user: None,
             acl_generation: 0,
-            verdict: Verdict::Open,
             has_tls: false,
-            halted: false,
             appended_bytes: 0,
             matches: 0,
             gate: gate::STRANGER,
@@ -212,13 +176,11 @@ impl Client {
             subscriptions: None,
             tracking: None,
             subscription_changes: 0,
-            confirms: false,
             asked_level: None,
             unserved_until_ms: 0,
             put_off: 0,
             keys_put_off: Vec::new(),
             flushing: None,
-            goes_on: false,
             parking: None,
             key_wait: None,
         }
@@ -280,11 +242,6 @@ impl Client {
 
     pub fn record(&self) -> &Arc<ClientRecord> {
         &self.record
-    }
-
-    #[inline]
-    pub fn verdict(&self) -> Verdict {
-        self.verdict
     }
 
     /// Until this is true, the reactor parses with the stricter limits for unauthenticated clients.
@@ -392,30 +349,30 @@ impl Client {
         self.user = None;
     }
 
-    /// users::V1: to be called before requests run. A client whose user is gone is closed.
+    /// users::V1: to be called before requests run. False: its user is gone, and it must be closed.
     #[inline]
-    pub fn renew(&mut self, shared: &Shared) {
+    #[must_use]
+    pub fn renew(&mut self, shared: &Shared) -> bool {
         let generation = shared.acl.generation();
-        if generation != self.acl_generation {
-            let before = std::mem::replace(&mut self.acl_generation, generation);
-            self.renew_user(shared, before);
+        if generation == self.acl_generation {
+            return true;
         }
+        let before = std::mem::replace(&mut self.acl_generation, generation);
+        self.renew_user(shared, before)
     }
 
     #[cold]
-    fn renew_user(&mut self, shared: &Shared, before: u64) {
+    fn renew_user(&mut self, shared: &Shared, before: u64) -> bool {
         let Some(user) = &self.user else {
-            return;
+            return true;
         };
         let users = shared.acl.users();
         let known = users.get(user.name()).filter(|now| now.id() == user.id());
-        match known.filter(|_| !shared.acl.has_ended(before)) {
-            Some(user) => self.set_user(user),
-            None => {
-                self.verdict = Verdict::CloseNow;
-                self.halted = true;
-            }
-        }
+        let Some(user) = known.filter(|_| !shared.acl.has_ended(before)) else {
+            return false;
+        };
+        self.set_user(user);
+        true
     }
 
     /// users::V4

@@ -20,7 +20,6 @@ use duramen_config::ServerConfig;
 use duramen_engine::{KeyHash, TableId, TypedWrite};
 use duramen_types::Type;
 use duramen_types::stream::{Id, Place};
-use duramen_wire::resp::Room;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,8 +68,8 @@ pub(crate) struct Local {
     pub(crate) exec_run: Option<Box<ExecRun>>,
     /// This thread's copy of the member's view.
     pub(crate) views: ViewCache,
-    /// Limit for the output of the client whose request runs (`output-limit`).
-    pub(crate) room: Room,
+    /// Limit for the output of a client (`output-limit`).
+    pub(crate) output_bytes_max: usize,
     /// Time of the group's commands that the slow log timed one by one.
     pub(crate) timed_ns: u64,
     /// Divides the group's time among commands, and the start of that time.
@@ -111,10 +110,7 @@ impl Local {
             progress: None,
             stream_place: None,
             views: ViewCache::default(),
-            room: Room {
-                bytes_max: shared.config().output_limit_bytes,
-                exceeded: false,
-            },
+            output_bytes_max: shared.config().output_limit_bytes,
             timed_ns: 0,
             meter: Meter::new(),
             metered_since: Instant::now(),
@@ -190,7 +186,7 @@ impl Local {
         self.tier = shared.tier().is_some();
         self.audited = shared.audit.classes();
         let config = self.config.get(shared);
-        self.room.bytes_max = config.output_limit_bytes;
+        self.output_bytes_max = config.output_limit_bytes;
         self.slow_us = match config.slow.log_slower_than_us {
             off if off < 0 => i64::MAX,
             limit_us => limit_us,

@@ -18,5 +18,5 @@ pub mod shared;
 pub(crate) mod tracking;
 pub(crate) mod transaction;
 
-pub use client::{Client, Mode, Verdict, shown};
+pub use client::{Client, Mode, shown};
 pub use shared::{Changes, CommandState, ConfigCache, Shared};

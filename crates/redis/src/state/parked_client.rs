@@ -1,7 +1,7 @@
 //! A client whose request waits for entries on flash, or runs in parts (`command::cold`). All that
 //! it keeps for the request is dropped with the request's end (computed::C4).
 
-use super::client::{Client, Verdict};
+use super::client::Client;
 use super::conflicts::Conflicts;
 use super::parking::Walk;
 use super::progress::Progress;
@@ -46,7 +46,7 @@ impl Client {
         parking.given_up <= GIVEN_UP_MAX
     }
 
-    /// Takes the entries that must be fetched before the verdict [`Verdict::Cold`] ends: those for
+    /// Takes the entries that must be fetched before its requests are presented again: those for
     /// the parked request, and those for the requests behind it.
     pub fn take_wanted(&mut self) -> (Vec<Cold>, Vec<Cold>) {
         let Some(parking) = &mut self.parking else {
@@ -62,20 +62,19 @@ impl Client {
         self.parking.get_or_insert_default().failed = failed;
     }
 
-    /// Its request did one part and is presented again in the next round (`YIELDS`).
+    /// Its request is presented again, and was shown to monitors, or written into the audit log:
+    /// that is not done once more.
     #[cold]
-    pub(crate) fn goes_on(&mut self, monitored: bool, audited: bool) {
-        self.goes_on = true;
+    pub(crate) fn note_reported(&mut self, is_monitored: bool, is_audited: bool) {
         let parking = self.parking.get_or_insert_default();
-        (parking.monitored, parking.audited) = (monitored, audited);
+        parking.monitored = is_monitored;
+        parking.audited = is_audited;
     }
 
-    /// Clears the state, unless a request waits for flash or runs in parts.
+    /// Clears the state. To be called when no request waits for flash or runs in parts.
     #[inline]
     pub fn end_parking(&mut self) {
-        if self.parking.is_some() && self.verdict != Verdict::Cold && !self.goes_on {
-            self.parking = None;
-        }
+        self.parking = None;
     }
 
     /// The walk of the request that was presented again. A new walk, if there is none or another
@@ -157,22 +156,15 @@ impl Client {
         parking.is_some_and(|parking| std::mem::take(&mut parking.audited))
     }
 
-    /// To be called before a turn's requests run: the client waits for nothing. For native clients,
-    /// whose requests run elsewhere.
+    /// As [`renew`](Self::renew), for native clients, whose requests run elsewhere.
     #[inline]
-    pub fn begin_native(&mut self, shared: &Shared) {
-        if self.verdict == Verdict::Cold {
-            self.verdict = Verdict::Open;
-        }
-        self.renew(shared);
+    #[must_use]
+    pub fn begin_native(&mut self, shared: &Shared) -> bool {
+        let is_known = self.renew(shared);
         if self.user().is_none() && shared.acl.is_open() {
             self.log_in_by_default(shared);
         }
-    }
-
-    #[inline]
-    pub fn is_cold(&self) -> bool {
-        self.verdict == Verdict::Cold
+        is_known
     }
 
     /// Notes the bytes lent for the request that is presented again.
@@ -211,7 +203,6 @@ impl Client {
         let parking = self.parking.get_or_insert_default();
         parking.wanted = wanted;
         parking.in_parts = true; // an answer with objects may end anywhere
-        self.verdict = Verdict::Cold;
         None
     }
 

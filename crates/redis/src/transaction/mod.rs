@@ -25,11 +25,12 @@ use crate::command::permit::Permit;
 use crate::command::room::Planner;
 use crate::command::routing::{self, NotServed, RouteSearch, UNSERVED};
 use crate::command::spec::{Access, Commands, Spec, flag};
+use crate::command::turn::Ending;
 use crate::command::{KEYS_KEPT, databases, pause};
 use crate::monitor;
 use crate::pubsub::commands as pubsub;
 use crate::state::Shared;
-use crate::state::client::{Client, Verdict, gate, shown};
+use crate::state::client::{Client, gate, shown};
 use crate::state::db::{DROPPED, Db};
 use crate::state::interpreters::RESERVED_ROUND;
 use crate::state::shared::commands::global;
@@ -480,7 +481,7 @@ fn run_in_one_go(
     ctx.out.truncate(start);
     ctx.client.effects.truncate(effects);
     ctx.client.db = db;
-    ctx.local.room.exceeded = false;
+    ctx.turn.room.exceeded = false;
     false
 }
 
@@ -670,10 +671,10 @@ fn run_drafted(
         ctx.client.effects.truncate(effects);
         ctx.client.db = db;
         ctx.client.set_protocol(protocol);
-        ctx.local.room.exceeded = false;
+        ctx.turn.room.exceeded = false;
         let is_over = ran.as_ref().is_err_and(|why| Abandoned::of(why).is_none());
         if is_over && ctx.client.mode().misleads(mode) {
-            ctx.client.verdict = Verdict::CloseAfterReply; // as hold::I4
+            ctx.turn.ending = Ending::CloseAfterReply; // as hold::I4
         }
     }
     if is_watched_changed {

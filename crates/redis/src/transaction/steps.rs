@@ -114,7 +114,7 @@ pub(super) fn run_steps(
             next = n;
             break;
         }
-        if ctx.local.room.exceeded && only_answers(spec) {
+        if ctx.turn.room.exceeded && only_answers(spec) {
             continue; // no client will see its reply
         }
         if alone {
@@ -138,6 +138,7 @@ pub(super) fn run_steps(
             commands: ctx.commands,
             client: &mut *ctx.client,
             out: &mut *ctx.out,
+            turn: &mut *ctx.turn,
             shared: ctx.shared,
             local: &mut *ctx.local,
             table,
@@ -147,7 +148,7 @@ pub(super) fn run_steps(
         if ended.is_err() {
             break;
         }
-        if ctx.local.room.is_exceeded_by(ctx.out) {
+        if ctx.turn.room.is_exceeded_by(ctx.out) {
             // The rest runs only for its effect (`Context::overflowed`).
             ctx.out.truncate(start);
         }

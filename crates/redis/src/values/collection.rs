@@ -9,8 +9,9 @@ use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YI
 use crate::command::events::{DEL, EventName, NEW};
 use crate::command::routing::AGAIN_MS;
 use crate::command::spec::{Spec, flag};
+use crate::command::turn::Ending;
 use crate::command::walk::{compiled, parse_cursor};
-use crate::state::client::{Client, Verdict};
+use crate::state::client::Client;
 use duramen_base::glob::Pattern;
 use duramen_config::clock;
 use duramen_engine::{Decision, Error, Guard, KeyHash, Object, Outcome, Room};
@@ -388,8 +389,8 @@ pub(crate) fn change_first(
 }
 
 /// Whether a command that may wait for elements does not take them from this key now, because
-/// another client has reserved it; then the verdict has the time at which it is shown again. For
-/// the other commands that is known before they run.
+/// another client has reserved it; then the turn's ending has the time at which it is shown again.
+/// For the other commands that is known before they run.
 fn is_put_off(ctx: &mut Context<'_>, key: &[u8]) -> bool {
     if !ctx.shared.commands.has_reserved() || ctx.local.in_exec || !ctx.spec.takes_or_waits() {
         return false;
@@ -397,7 +398,7 @@ fn is_put_off(ctx: &mut Context<'_>, key: &[u8]) -> bool {
     let hash = ctx.shared.store().hash(key);
     let is_put_off = ctx.client.is_put_off(ctx.shared, std::iter::once(hash));
     if is_put_off {
-        ctx.client.verdict = Verdict::Paused {
+        ctx.turn.ending = Ending::Paused {
             until_ms: clock::now_ms() + AGAIN_MS,
         };
     }
@@ -606,7 +607,7 @@ pub(crate) fn write_random<E>(
     let mut walk = ctx.client.take_walk(ctx.table);
     let (goes_on, before) = (walk.keys > 0, walk.found.len());
     let mut room = ReplyRoom {
-        bytes_max: ctx.local.room.bytes_max.saturating_sub(ctx.out.len()),
+        bytes_max: ctx.turn.room.bytes_max.saturating_sub(ctx.out.len()),
         exceeded: false,
     };
     while walk.keys < number {

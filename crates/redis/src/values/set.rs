@@ -201,7 +201,7 @@ enum Operation {
 pub(crate) fn check_result(ctx: &Context<'_>, stores: bool, members: usize) -> Done {
     match stores {
         true if members > COLLECTION_ELEMENTS_MAX => Err(duramen_types::Error::Full.into()),
-        false if members > ctx.local.room.bytes_max / 7 => Err(ctx.too_long()),
+        false if members > ctx.turn.room.bytes_max / 7 => Err(ctx.too_long()),
         _ => Ok(()),
     }
 }

@@ -118,7 +118,7 @@ impl Context<'_> {
     /// Fails if the reply to so many entries is longer than it may be: they are gathered before the
     /// first one is written.
     fn holds(&self, entries: usize) -> Done {
-        match entries * ITEM_BYTES <= self.local.room.bytes_max {
+        match entries * ITEM_BYTES <= self.turn.room.bytes_max {
             true => Ok(()),
             false => Err(self.too_long()),
         }

@@ -26,13 +26,13 @@ use duramen_base::ids::ServerId;
 use duramen_engine::{Guard, Session};
 use duramen_node::serve::HINTS;
 use duramen_node::{ClientRequest, Hint, Servant, View, Views, WhenCold};
-use duramen_redis::command::{AGAIN_MS, look_ahead, native_waits_ms};
+use duramen_redis::command::{AGAIN_MS, Ending, look_ahead, native_waits_ms};
 use duramen_redis::durability::Durability;
 use duramen_redis::executor::{OUT_BYTES_PER_TURN, Pace, System, TURN_TIME};
 use duramen_redis::membership::{Membership, ViewCache};
 use duramen_redis::reply::Until as WaitUntil;
 use duramen_redis::state::shared::commands::global;
-use duramen_redis::state::{Client, Shared, Verdict as ClientVerdict};
+use duramen_redis::state::{Client, Shared};
 use duramen_wire::native::codec::{
     BodyError, CLIENT_FRAME_BYTES_MAX, Envelope, Frame, Header, MultiAnswer, MultiRequest, Parsed,
     Parts, Reply, Trouble, decode_login, decode_reply, decode_request, encode_enumerate_problem,
@@ -71,6 +71,8 @@ pub(crate) struct Turn<'a> {
     /// Number of its frames that were answered. If some are left: flush `out`, then present the
     /// rest again.
     pub(crate) executed: usize,
+    /// The reactor's next action for the connection.
+    pub(crate) ending: Ending,
     halted: bool,
 }
 
@@ -82,7 +84,15 @@ impl<'a> Turn<'a> {
             out_from: out.len(),
             out,
             executed: 0,
+            ending: Ending::Open,
             halted: false,
+        }
+    }
+
+    fn begin(&mut self, shared: &Shared) {
+        if !self.client.begin_native(shared) {
+            self.ending = Ending::CloseNow; // Y5
+            self.halted = true;
         }
     }
 }
@@ -187,8 +197,7 @@ impl Executor {
         let mut round = Round::new(shared, membership, servant, &mut self.cache);
         self.pace.begin_part(turns.len());
         for turn in &mut *turns {
-            turn.client.begin_native(shared);
-            turn.halted |= turn.client.verdict() == ClientVerdict::CloseNow; // Y5
+            turn.begin(shared);
         }
         for group in frames.chunks(GROUP_REQUESTS) {
             let mut guard = session.pin();
@@ -208,7 +217,7 @@ impl Executor {
                 }
                 let turn = &mut turns[framed.turn as usize];
                 if turn.halted {
-                    if turn.client.is_cold() {
+                    if turn.ending == Ending::Cold {
                         ahead_of(shared, &guard, turn.client, &decoded[n]);
                     }
                     continue;
@@ -235,7 +244,9 @@ impl Executor {
             self.decoded = emptied(decoded);
         }
         for turn in turns {
-            turn.client.end_parking();
+            if turn.ending != Ending::Cold {
+                turn.client.end_parking();
+            }
         }
     }
 }
@@ -476,6 +487,7 @@ impl<'a> Round<'a> {
             return true;
         }
         self.servant.take_wait(); // no reply depends on it
+        turn.ending = Ending::Cold;
         turn.halted = true;
         false
     }
@@ -541,6 +553,11 @@ fn log_in(shared: &Shared, login: &Login<'_>, header: &Header, turn: &mut Turn<'
             request: header.envelope.request,
             ..Envelope::default()
         };
+        // It may have been removed meanwhile.
+        if !turn.client.renew(shared) {
+            turn.ending = Ending::CloseNow;
+            turn.halted = true;
+        }
         return encode_logged_in(turn.out, &envelope);
     };
     let reason = &reason;

@@ -360,8 +360,6 @@ pub(super) fn log_in(
                 let origin = client_origin(shared, client);
                 shared.record_login(&origin, user.name(), AuditOutcome::Allowed);
             }
-            // It may have been removed meanwhile.
-            client.renew(shared);
             Ok(())
         }
         Err(error) => {
@@ -407,7 +405,7 @@ mod tests {
         let address = "127.0.0.1:1".parse().expect("an address");
         let record = Arc::new(ClientRecord::new(1, 0, 0, 3, address, address, 1));
         let mut client = Client::new(record);
-        client.begin_native(&shared);
+        assert!(client.begin_native(&shared));
         (shared, client)
     }
 
@@ -469,10 +467,10 @@ mod tests {
         shared.acl.require_password("secret");
         let record = Arc::clone(client.record());
         client = Client::new(record);
-        client.begin_native(&shared);
+        assert!(client.begin_native(&shared));
         assert!(!client.is_authenticated());
         shared.acl.require_password("");
-        client.begin_native(&shared);
+        assert!(client.begin_native(&shared));
         assert!(client.is_authenticated());
     }
 }

@@ -15,7 +15,7 @@ use super::round::TURN_REQUESTS_MAX;
 use crate::native::{Executor, Framed, Turn, emptied};
 use duramen_base::ids::ServerId;
 use duramen_config::seldom;
-use duramen_redis::state::Verdict;
+use duramen_redis::command::Ending;
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, FrameError, HEADER_BYTES, Kind, Parsed, Trouble,
     encode_trouble, parse_frame,
@@ -45,7 +45,8 @@ pub(super) struct Round {
     frames: Vec<Framed>,
     /// Memory of the last turns, to be reused.
     turns: Vec<Turn<'static>>,
-    executed: Vec<usize>,
+    /// Of each turn, the number of its frames that were answered, and its ending.
+    ended: Vec<(usize, Ending)>,
 }
 
 impl Round {
@@ -171,23 +172,24 @@ impl Traffic {
             .run(self.thread.shared(), session, &mut turns, &frames);
         self.executor.wake_waiters();
         self.holds.group_ran();
-        let mut executed = std::mem::take(&mut self.native.executed);
-        executed.clear();
-        executed.extend(turns.iter().map(|turn| turn.executed));
+        let mut ended = std::mem::take(&mut self.native.ended);
+        ended.clear();
+        ended.extend(turns.iter().map(|turn| (turn.executed, turn.ending)));
         self.native.turns = emptied(turns);
         if has_parked {
             self.flash.forget_fetched(&mut self.executor);
         }
         let counters = &self.me().counters;
-        counters.commands.add(executed.iter().sum::<usize>() as u64);
+        let executed = ended.iter().map(|(executed, _)| executed);
+        counters.commands.add(executed.sum::<usize>() as u64);
         counters.batches.add(1);
         let mut from = 0;
-        for (one, executed) in ready.drain(..).zip(&executed) {
+        for (one, ended) in ready.drain(..).zip(&ended) {
             let frames_to = one.frames_to;
-            self.finish_native(one, &frames[from..frames_to], *executed);
+            self.finish_native(one, &frames[from..frames_to], *ended);
             from = frames_to;
         }
-        self.native.executed = executed;
+        self.native.ended = ended;
         self.native.ready = ready;
         self.native.frames = frames;
         self.native.frames.clear();
@@ -196,7 +198,12 @@ impl Traffic {
     }
 
     /// After the frames of a connection ran: keeps the rest of its input, sends its replies.
-    fn finish_native(&mut self, ready: Ready, frames: &[Framed], executed: usize) {
+    fn finish_native(
+        &mut self,
+        ready: Ready,
+        frames: &[Framed],
+        (executed, ending): (usize, Ending),
+    ) {
         let Ready {
             token,
             mut connection,
@@ -207,8 +214,8 @@ impl Traffic {
             mut more,
             ..
         } = ready;
-        if connection.client.verdict() == Verdict::CloseNow {
-            return self.close_taken(token, connection);
+        if ending == Ending::CloseNow {
+            return self.cut_off(token, &mut connection);
         }
         let here = self.thread.here();
         let kept = self
@@ -224,7 +231,7 @@ impl Traffic {
         let buffers = &mut self.buffers;
         self.input
             .keep_rest(&mut connection, &source, Some(consumed), buffers);
-        connection.waits_for = if connection.client.is_cold() && !connection.closing {
+        connection.waits_for = if ending == Ending::Cold && !connection.closing {
             self.park(token, &mut connection, kept);
             connection.waits_for
         } else if more && !connection.closing {

@@ -7,7 +7,6 @@ use super::connections::Token;
 use super::here::Here;
 use duramen_config::heap::Freed;
 use duramen_config::seldom;
-use duramen_redis::state::Verdict;
 use std::sync::atomic::Ordering;
 
 /// Buffers up to this length are lent to any connection.
@@ -180,9 +179,7 @@ impl Traffic {
         {
             connection.closing = true; // tls::H1
         }
-        if connection.client.verdict() == Verdict::CloseNow
-            || (connection.closing && connection.unsent_bytes() == 0)
-        {
+        if connection.closing && connection.unsent_bytes() == 0 {
             return self.close_taken(token, connection);
         }
         if self.thread.stop_deadline().is_some()

@@ -8,8 +8,8 @@ use super::parked::FetchedEntry;
 use super::receive::Source;
 use super::{GROUP_REQUESTS, Traffic};
 use duramen_config::seldom;
+use duramen_redis::command::Ending;
 use duramen_redis::executor::Turn;
-use duramen_redis::state::Verdict;
 use duramen_wire::resp::{
     Consumed, Encoder, Limits, ParseState, Protocol, ProtocolError, Requests, parse_requests,
 };
@@ -41,7 +41,8 @@ const SHOWN_SOON_MS: u64 = 100;
 #[derive(Default)]
 struct Recycled {
     turns: Vec<Turn<'static>>,
-    executed: Vec<usize>,
+    /// Of each turn, the number of its requests that have run, and its ending.
+    ended: Vec<(usize, Ending)>,
     tables: Vec<Requests>,
 }
 
@@ -149,11 +150,11 @@ impl Groups {
 
 /// Whether requests that did not run are shown again soon: perhaps again and again, as those that
 /// meet a reserved key.
-fn is_shown_soon(verdict: Verdict, now_ms: u64) -> bool {
-    match verdict {
-        Verdict::Open | Verdict::Cold => true,
-        Verdict::Paused { until_ms } => until_ms <= now_ms + SHOWN_SOON_MS,
-        Verdict::Held | Verdict::Blocked | Verdict::CloseAfterReply | Verdict::CloseNow => false,
+fn is_shown_soon(ending: Ending, now_ms: u64) -> bool {
+    match ending {
+        Ending::Open | Ending::Cold => true,
+        Ending::Paused { until_ms } => until_ms <= now_ms + SHOWN_SOON_MS,
+        Ending::Held | Ending::Blocked | Ending::CloseAfterReply | Ending::CloseNow => false,
     }
 }
 
@@ -231,23 +232,23 @@ impl Traffic {
         }
         self.executor.run(&mut turns);
         self.holds.group_ran();
-        let mut executed = std::mem::take(&mut self.groups.recycled.executed);
-        executed.clear();
-        executed.extend(turns.iter().map(|turn| turn.executed));
+        let mut ended = std::mem::take(&mut self.groups.recycled.ended);
+        ended.clear();
+        ended.extend(turns.iter().map(|turn| (turn.executed, turn.ending())));
         self.groups.recycled.turns = for_another_lifetime(turns);
         if has_parked {
             self.flash.forget_fetched(&mut self.executor);
         }
-        for (ready, executed) in ready.drain(..).zip(&executed) {
-            self.finish(ready, *executed);
+        for (ready, ended) in ready.drain(..).zip(&ended) {
+            self.finish(ready, *ended);
         }
         self.show_woken();
-        self.groups.recycled.executed = executed;
+        self.groups.recycled.ended = ended;
         self.groups.ready = ready;
     }
 
     /// After the requests of a connection ran: keeps the rest of its input, sends its replies.
-    fn finish(&mut self, ready: Ready, executed: usize) {
+    fn finish(&mut self, ready: Ready, (executed, ending): (usize, Ending)) {
         let Ready {
             token,
             mut connection,
@@ -257,19 +258,18 @@ impl Traffic {
             limits,
             parsed,
         } = ready;
-        let verdict = connection.client.verdict();
         let was_corked = std::mem::take(&mut connection.corked_until_ms) > 0;
-        match verdict {
-            Verdict::CloseNow => {
+        match ending {
+            Ending::CloseNow => {
                 self.groups.give_back(requests);
-                return self.close_taken(token, connection);
+                return self.cut_off(token, &mut connection);
             }
-            Verdict::CloseAfterReply => connection.closing = true,
-            Verdict::Open
-            | Verdict::Held
-            | Verdict::Paused { .. }
-            | Verdict::Cold
-            | Verdict::Blocked => {}
+            Ending::CloseAfterReply => connection.closing = true,
+            Ending::Open
+            | Ending::Held
+            | Ending::Paused { .. }
+            | Ending::Cold
+            | Ending::Blocked => {}
         }
         let here = self.thread.here();
         let kept = self
@@ -280,7 +280,7 @@ impl Traffic {
         let whole = executed >= requests.len();
         let requests = match &parsed {
             Ok(consumed)
-                if executed == 0 && !whole && is_shown_soon(verdict, self.thread.now_ms()) =>
+                if executed == 0 && !whole && is_shown_soon(ending, self.thread.now_ms()) =>
             {
                 connection.keep_parsed(requests, consumed.bytes, limits)
             }
@@ -305,7 +305,7 @@ impl Traffic {
         self.input
             .keep_rest(&mut connection, &source, consumed, &mut self.buffers);
         connection.waits_for = match more && !connection.closing {
-            true => self.next_wait(token, &mut connection, verdict, (was_corked, kept)),
+            true => self.next_wait(token, &mut connection, ending, (was_corked, kept)),
             false => WaitsFor::Input,
         };
         if connection.waits_for == WaitsFor::Input && !connection.closing {
@@ -335,22 +335,22 @@ impl Traffic {
         &mut self,
         token: Token,
         connection: &mut Connection,
-        verdict: Verdict,
+        ending: Ending,
         (was_corked, kept): (bool, Option<Vec<FetchedEntry>>),
     ) -> WaitsFor {
-        match verdict {
-            Verdict::Cold => {
+        match ending {
+            Ending::Cold => {
                 self.park(token, connection, kept);
                 if !was_corked {
                     self.flash.cork(self.thread.here(), token, connection);
                 }
                 connection.waits_for
             }
-            Verdict::Blocked => {
+            Ending::Blocked => {
                 self.waits.await_key(self.thread.here(), token, connection);
                 WaitsFor::Key
             }
-            Verdict::Paused { until_ms } => {
+            Ending::Paused { until_ms } => {
                 connection.client.note_blocked(true);
                 self.waits.pause(token, connection, until_ms);
                 connection.waits_for
@@ -429,19 +429,19 @@ mod tests {
     #[test]
     fn requests_that_are_shown_again_soon_stay_parsed() {
         let now_ms = 1_000_000;
-        let paused = |ms: u64| Verdict::Paused {
+        let paused = |ms: u64| Ending::Paused {
             until_ms: now_ms + ms,
         };
-        for (verdict, is_soon) in [
-            (Verdict::Open, true),
-            (Verdict::Cold, true),
+        for (ending, is_soon) in [
+            (Ending::Open, true),
+            (Ending::Cold, true),
             (paused(AGAIN_MS), true),
             (paused(60_000), false),
-            (Verdict::Held, false),
-            (Verdict::Blocked, false),
-            (Verdict::CloseAfterReply, false),
+            (Ending::Held, false),
+            (Ending::Blocked, false),
+            (Ending::CloseAfterReply, false),
         ] {
-            assert_eq!(is_shown_soon(verdict, now_ms), is_soon, "{verdict:?}");
+            assert_eq!(is_shown_soon(ending, now_ms), is_soon, "{ending:?}");
         }
     }
 }

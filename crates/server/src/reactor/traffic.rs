@@ -19,7 +19,6 @@ use super::{Traffic, native};
 use crate::doors::Doors;
 use duramen_config::{ServerError, seldom};
 use duramen_redis::executor::Executor;
-use duramen_redis::state::Verdict;
 use duramen_redis::threads::ThreadShared;
 use rustix::event::epoll::EventFlags;
 use std::sync::Arc;
@@ -116,6 +115,14 @@ impl Traffic {
 
     /// Ends a connection that is not in its slot.
     pub(super) fn close_taken(&mut self, token: Token, mut connection: Box<Connection>) {
+        self.cut_off(token, &mut connection);
+        if connection.unsent_bytes() == 0 {
+            connection.say_goodbye();
+        }
+    }
+
+    /// As [`close_taken`](Self::close_taken), without another byte for the client.
+    pub(super) fn cut_off(&mut self, token: Token, connection: &mut Connection) {
         if connection.local().is_some_and(Local::is_corrupt) {
             self.me().counters.protocol_errors.add(1);
             seldom!(
@@ -131,15 +138,15 @@ impl Traffic {
         }
         connection.end_turn(self.thread.doors());
         self.flash
-            .unpark(self.thread.here(), &mut connection, &mut self.executor);
-        self.waits.end(self.thread.here(), token, &mut connection);
+            .unpark(self.thread.here(), connection, &mut self.executor);
+        self.waits.end(self.thread.here(), token, connection);
         self.executor.end_subscriptions(&mut connection.client);
         self.executor.end_tracking(&mut connection.client);
         self.holds
-            .orphan(self.thread.here(), &mut connection, &mut self.releases);
-        self.watch.ends(&connection);
-        account(self.thread.here(), &connection, 0, 0);
-        self.holds.ends(&connection);
+            .orphan(self.thread.here(), connection, &mut self.releases);
+        self.watch.ends(connection);
+        account(self.thread.here(), connection, 0, 0);
+        self.holds.ends(connection);
         let memory = connection.memory().max(connection.memory);
         self.buffers.note_closed(memory + size_of::<Connection>());
         self.connections.release(token);
@@ -147,8 +154,5 @@ impl Traffic {
         connection.record.note_gone();
         self.thread.door().connections_changed(-1);
         self.thread.shared().leave();
-        if connection.client.verdict() != Verdict::CloseNow && connection.unsent_bytes() == 0 {
-            connection.say_goodbye();
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! Admission of requests: unknown names, missing passwords, MULTI, pauses, monitors, silent
 //! replies. Only requests off the fast path are checked here.
 
+use super::Turn;
 use crate::access::{commands as acl, record as audit};
 use crate::command::lookup::Resolved;
 use crate::command::pause;
@@ -10,7 +11,7 @@ use crate::command::spec::{Kind, Spec, flag};
 use crate::monitor;
 use crate::state::Shared;
 use crate::state::access::audit::Outcome;
-use crate::state::client::{Client, Verdict, gate};
+use crate::state::client::{Client, gate};
 use crate::state::local::Local;
 use crate::state::shared::commands::global;
 use crate::table::COMMANDS;
@@ -27,8 +28,12 @@ pub(crate) enum Admitted {
     Run(Permit),
     /// Queued or refused; the reply is written.
     Answered,
-    /// The server is paused for it; the client's verdict has the end of the pause.
-    Later,
+    /// It is an attack: the connection must be closed.
+    Attack,
+    /// It waits until this time, in milliseconds of the server's clock.
+    Later {
+        until_ms: u64,
+    },
 }
 
 /// Whether replies are switched off, permanently or for one request.
@@ -38,11 +43,12 @@ pub(crate) fn is_silent(client: &Client) -> bool {
 
 /// Moves `CLIENT REPLY SKIP` on to its target, the next request; `true` = this request may be
 /// silent.
-pub(crate) fn begin_silence(client: &mut Client) -> bool {
+pub(crate) fn begin_silence(turn: &mut Turn<'_>) -> bool {
+    turn.state.confirms = false;
+    let client = &mut *turn.client;
     if client.gate & gate::REPLY_SKIP_NEXT != 0 {
         client.gate = client.gate & !gate::REPLY_SKIP_NEXT | gate::REPLY_SKIP;
     }
-    client.confirms = false;
     client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP) != 0
 }
 
@@ -72,10 +78,7 @@ pub(crate) fn admit(
 ) -> Admitted {
     let spec = match resolved {
         Resolved::Command(spec) => spec,
-        _ if is_attack(args) => {
-            client.verdict = Verdict::CloseNow;
-            return Admitted::Answered;
-        }
+        _ if is_attack(args) => return Admitted::Attack,
         resolved => {
             let text = stranger_text(resolved, args);
             return refuse(shared, local, client, out, resolved.spec(), &text);
@@ -106,10 +109,10 @@ pub(crate) fn admit(
         }
         // EXEC will check again.
         Err(NotServed::NotNow(_)) if client.in_multi() && !spec.has(flag::NEVER_QUEUED) => {}
-        Err(NotServed::NotNow(_)) if client.waits_for_owner() => return Admitted::Later,
-        Err(NotServed::NotNow(text)) => {
-            return refuse(shared, local, client, out, Some(spec), text);
-        }
+        Err(NotServed::NotNow(text)) => match client.waits_for_owner() {
+            Some(until_ms) => return Admitted::Later { until_ms },
+            None => return refuse(shared, local, client, out, Some(spec), text),
+        },
     }
     if client.is_limited_to_subscriptions() && !spec.has(flag::SUBSCRIBED) {
         let text = format!(
@@ -118,10 +121,10 @@ pub(crate) fn admit(
         );
         return refuse(shared, local, client, out, Some(spec), &text);
     }
-    if waits_for_pause(spec, args, shared, local, client)
-        || waits_for_reserved(spec, (args, hashes), shared, client)
-    {
-        return Admitted::Later;
+    let until_ms = waits_for_pause(spec, args, shared, local, client)
+        .or_else(|| waits_for_reserved(spec, (args, hashes), shared, client));
+    if let Some(until_ms) = until_ms {
+        return Admitted::Later { until_ms };
     }
     if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
         return enqueue(shared, local, client, (args, hashes), out, spec);
@@ -247,43 +250,39 @@ pub(crate) fn refuse(
     Admitted::Answered
 }
 
-/// Whether a request waits for the end of `CLIENT PAUSE`. The suspended run of an EXEC that does is
-/// dropped, as that of a script is: its memory keeps nobody out (interpreters::S4).
+/// The end of the `CLIENT PAUSE` for which a request waits, if it does. The suspended run of an
+/// EXEC that does is dropped, as that of a script is: its memory keeps nobody out
+/// (interpreters::S4).
 fn waits_for_pause(
     spec: &Spec,
     args: &Args<'_>,
     shared: &Shared,
     local: &mut Local,
     client: &mut Client,
-) -> bool {
-    let waits = pause::waits(&COMMANDS, (spec, args), shared, client);
-    if waits
+) -> Option<u64> {
+    let until_ms = pause::waits(&COMMANDS, (spec, args), shared, client);
+    if until_ms.is_some()
         && let Some(transaction) = &mut client.transaction
         && transaction.run.take().is_some()
     {
         transaction.ran = Duration::ZERO; // the next run begins with the first command
         local.scripts.keep_nothing(client.id());
     }
-    waits
+    until_ms
 }
 
-/// Whether a request waits for keys that another client has reserved; then the verdict has the
-/// time at which it is shown again.
+/// The time at which a request is shown again that waits for keys that another client has reserved;
+/// `None`: it waits for none.
 fn waits_for_reserved(
     spec: &Spec,
     request: (&Args<'_>, &[KeyHash]),
     shared: &Shared,
     client: &mut Client,
-) -> bool {
+) -> Option<u64> {
     let waits = shared.commands.gate() & global::RESERVED != 0
         && !client.has_waited()
         && writes_to_reserved(spec, request, shared, client);
-    if waits {
-        client.verdict = Verdict::Paused {
-            until_ms: clock::now_ms() + routing::AGAIN_MS,
-        };
-    }
-    waits
+    waits.then(|| clock::now_ms() + routing::AGAIN_MS)
 }
 
 /// Whether a request would write to keys that another client has reserved. Scripts are stopped when

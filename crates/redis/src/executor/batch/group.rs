@@ -5,12 +5,12 @@ use super::{GROUP_REQUESTS, Turn, admit};
 use crate::command::lookup::Resolved;
 use crate::command::outcome::Outcome;
 use crate::command::spec::{Access, ONE_KEY, Spec, flag};
+use crate::command::turn::Ending;
 use crate::command::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases, pause, slow_timer};
 use crate::executor::pace::{self, Pace};
 use crate::state::Shared;
-use crate::state::client::{Client, Verdict};
+use crate::state::client::Client;
 use crate::state::local::Local;
-use crate::state::shared::commands::global;
 use crate::table::COMMANDS;
 use duramen_engine::{Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;
@@ -173,7 +173,7 @@ impl Group {
         let mut next = position;
         while let Some(turn) = turns.get(next.turn) {
             next.request = next.request.max(turn.executed);
-            if turn.client.halted || next.request >= turn.requests.len() {
+            if turn.state.halted || next.request >= turn.requests.len() {
                 next = Position {
                     turn: next.turn + 1,
                     request: 0,
@@ -257,6 +257,7 @@ impl Group {
                 settle(env, guard, turns, last.replace(planned.turn));
                 let work = guard.pin().work().met_bytes() + env.local.work;
                 self.pace.begin_turn(planned.turn, work);
+                turns[planned.turn as usize].state.room.bytes_max = env.local.output_bytes_max;
             }
             let turn = &mut turns[planned.turn as usize];
             let end = self
@@ -271,7 +272,7 @@ impl Group {
                 planned.hashes as usize,
             );
             let hashes = &self.hashes[planned.hashes as usize..end];
-            if !turn.client.halted {
+            if !turn.state.halted {
                 if matches!(
                     needs(&planned.resolved, turn.client, hashes.len(), env.local),
                     StoreAccess::Guard | StoreAccess::Session
@@ -291,13 +292,13 @@ impl Group {
                 let work = guard.pin().work().met_bytes() + env.local.work;
                 if self.pace.is_due(work) {
                     let look = self.pace.look(work);
-                    turn.client.halted |= look.turn_is_over;
+                    turn.state.halted |= look.turn_is_over;
                     if look.guard_is_old {
                         settle(env, guard, turns, last);
                         return (at + 1, Stop::OldGuard);
                     }
                 }
-            } else if turn.client.verdict == Verdict::Cold {
+            } else if turn.state.ending == Ending::Cold {
                 let first = planned.hashes as usize;
                 look_ahead(env, guard, turn, planned, &self.tables[first..end], hashes);
             }
@@ -313,7 +314,7 @@ impl Group {
         if let Some(planned) = self.planned.get(at)
             && let Some(turn) = turns.get_mut(planned.turn as usize)
         {
-            turn.client.halted = true;
+            turn.state.halted = true;
         }
     }
 
@@ -408,10 +409,8 @@ fn run_alone(
         .args(step.planned.request as usize, turn.input);
     if pause::has_begun_for(&COMMANDS, (spec, &args), env.shared, turn.client) {
         // pause::P1: it has waited at the store's door.
-        let monitored = env.shared.commands.gate() & global::MONITORED != 0;
-        let audited = spec.is_audited(env.local.audited);
-        turn.client.goes_on(monitored, audited);
-        return step.show_again(turn);
+        cold::note_reported(spec, env.shared, env.local, turn.client);
+        return step.show_again(turn, Outcome::Yield);
     }
     let mut access = Access::Guarded(guard);
     if let Some(permit) = step.permit_again(spec, env, turn)
@@ -420,7 +419,7 @@ fn run_alone(
         let outcome = step.execute(permit, env, turn, access, true);
         databases::observe(env.shared, env.local, turn.client, spec);
         if outcome.is_shown_again() {
-            step.show_again(turn);
+            step.show_again(turn, outcome);
         }
     }
 }

@@ -8,8 +8,8 @@ use super::admit::{self, Admitted};
 use crate::command::context::Context;
 use crate::command::lookup::Resolved;
 use crate::command::spec::{Access, Kind, Spec, flag};
+use crate::command::turn::Ending;
 use crate::state::Shared;
-use crate::state::client::Verdict;
 use crate::state::local::Local;
 use crate::table::COMMANDS;
 use std::time::Instant;
@@ -18,7 +18,8 @@ use std::time::Instant;
 pub(crate) fn run(shared: &Shared, local: &mut Local, turns: &mut [Turn<'_>]) {
     local.begin_group(shared, Instant::now());
     for turn in turns {
-        while turn.executed < turn.requests.len() && !turn.client.halted {
+        turn.state.room.bytes_max = local.output_bytes_max;
+        while turn.executed < turn.requests.len() && !turn.state.halted {
             local.meter.begin_none();
             run_one(shared, local, turn);
         }
@@ -28,7 +29,7 @@ pub(crate) fn run(shared: &Shared, local: &mut Local, turns: &mut [Turn<'_>]) {
 
 fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
     let start = turn.out.len();
-    let was_silent = admit::begin_silence(turn.client);
+    let was_silent = admit::begin_silence(turn);
     let args = turn.requests.args(turn.executed, turn.input);
     let resolved = COMMANDS.resolve(&args);
     let admitted = match resolved {
@@ -67,30 +68,32 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
                 table: duramen_engine::TableId::DEFAULT,
                 client: turn.client,
                 out: turn.out,
+                turn: &mut turn.state,
                 shared,
                 local,
                 locked: false,
             };
-            if context.run(Access::NoStore, &[]).is_shown_again() {
-                turn.client.halted = true;
-                return;
+            let outcome = context.run(Access::NoStore, &[]);
+            if outcome.is_shown_again() {
+                return turn.show_again(turn.executed, outcome);
             }
         }
         // The client turned out to need no password: next time the request is refused with the
         // right reason.
         Admitted::Run(_) => return,
         Admitted::Answered => {}
-        Admitted::Later => {
-            turn.client.halted = true;
-            return;
+        Admitted::Attack => turn.state.ending = Ending::CloseNow,
+        Admitted::Later { until_ms } => {
+            let outcome = turn.wait_until(until_ms);
+            return turn.show_again(turn.executed, outcome);
         }
     }
     if was_silent && admit::end_silence(turn.client) {
         turn.silence(start);
     }
     turn.executed += 1;
-    if turn.client.verdict != Verdict::Open || turn.has_enough_replies(local.room.bytes_max) {
-        turn.client.halted = true;
+    if turn.state.ending != Ending::Open || turn.has_enough_replies() {
+        turn.state.halted = true;
     }
 }
 

@@ -5,6 +5,8 @@ mod group;
 mod loading;
 mod step;
 
+use crate::command::outcome::Outcome;
+use crate::command::turn::{Ending, TurnState};
 use crate::state::client::Client;
 use duramen_wire::resp::Requests;
 pub(super) use group::{Group, Position};
@@ -35,9 +37,12 @@ pub struct Turn<'a> {
     /// [`Executor::run`](super::Executor::run) continues from here. If some are left afterwards:
     /// flush `out`, then present the rest again (`out` grew by more than [`OUT_BYTES_PER_TURN`],
     /// the turn appended more than `APPENDED_BYTES_PER_TURN` or took longer than its part of
-    /// `pace::TURN_TIME`, a request does one part in each round, or the verdict is `Paused` or
+    /// `pace::TURN_TIME`, a request does one part in each round, or the ending is `Paused` or
     /// `Cold`).
     pub executed: usize,
+    pub(crate) state: TurnState,
+    /// How its last request ended, if that one is presented again.
+    pub(super) unfinished: Option<Outcome>,
 }
 
 impl<'a> Turn<'a> {
@@ -55,18 +60,44 @@ impl<'a> Turn<'a> {
             out_from: out.len(),
             out,
             executed: 0,
+            state: TurnState::default(),
+            unfinished: None,
         }
     }
 
+    /// The reactor's next action for the connection.
+    #[inline]
+    pub fn ending(&self) -> Ending {
+        self.state.ending
+    }
+
+    /// Whether its client keeps the state of a request that is presented again.
+    pub(super) fn keeps_parking(&self) -> bool {
+        matches!(self.unfinished, Some(Outcome::Cold | Outcome::Yield))
+    }
+
+    /// Request number `at` has not run, or not to its end.
+    fn show_again(&mut self, at: usize, outcome: Outcome) {
+        self.executed = at;
+        self.unfinished = Some(outcome);
+        self.state.halted = true;
+    }
+
+    /// The request cannot run before this time, in milliseconds of the server's clock.
+    fn wait_until(&mut self, until_ms: u64) -> Outcome {
+        self.state.ending = Ending::Paused { until_ms };
+        Outcome::Retry { alone: false }
+    }
+
     /// Whether its replies so far are enough for one turn, or leave no room for more.
-    fn has_enough_replies(&self, bytes_max: usize) -> bool {
+    fn has_enough_replies(&self) -> bool {
         let bytes = self.out.len();
-        bytes - self.out_from > OUT_BYTES_PER_TURN || bytes > bytes_max
+        bytes - self.out_from > OUT_BYTES_PER_TURN || bytes > self.state.room.bytes_max
     }
 
     /// Takes back the reply of a silent request, which begins at `start`.
     fn silence(&mut self, start: usize) {
-        if self.client.confirms {
+        if self.state.confirms {
             return;
         }
         self.out.truncate(start);

@@ -9,9 +9,10 @@ use crate::command::outcome::Outcome;
 use crate::command::permit::Permit;
 use crate::command::routing::{self, NotServed};
 use crate::command::spec::{Access, Kind, Spec, flag};
+use crate::command::turn::Ending;
 use crate::membership::Membership;
 use crate::state::Shared;
-use crate::state::client::{Client, Verdict, gate};
+use crate::state::client::{Client, gate};
 use crate::state::local::Local;
 use crate::state::shared::commands::global;
 use crate::table::COMMANDS;
@@ -115,14 +116,14 @@ impl Step<'_> {
         } else {
             self.run_slowly(env, turn, access)
         };
-        if turn.client.verdict != Verdict::Open
-            || turn.has_enough_replies(env.local.room.bytes_max)
+        if turn.state.ending != Ending::Open
+            || turn.has_enough_replies()
             || turn.client.appended_bytes > APPENDED_BYTES_PER_TURN
         {
-            turn.client.halted = true;
+            turn.state.halted = true;
         }
         if outcome.is_shown_again() {
-            self.show_again(turn);
+            self.show_again(turn, outcome);
         } else {
             *ran += 1;
             let client = turn.client.id();
@@ -185,9 +186,8 @@ impl Step<'_> {
     }
 
     /// The request has not run, or not to its end.
-    pub(super) fn show_again(&self, turn: &mut Turn<'_>) {
-        turn.executed = self.planned.request as usize;
-        turn.client.halted = true;
+    pub(super) fn show_again(&self, turn: &mut Turn<'_>, outcome: Outcome) {
+        turn.show_again(self.planned.request as usize, outcome);
     }
 
     /// Whether the keys are here, by the current view (membership::M1).
@@ -274,11 +274,14 @@ impl Step<'_> {
         not_served: NotServed,
     ) -> Outcome {
         let text: &str = match &not_served {
-            NotServed::NotNow(_) if turn.client.waits_for_owner() => {
-                self.show_again(turn);
-                return Outcome::Retry { alone: false };
-            }
-            NotServed::NotNow(text) => text,
+            NotServed::NotNow(text) => match turn.client.waits_for_owner() {
+                Some(until_ms) => {
+                    let outcome = turn.wait_until(until_ms);
+                    self.show_again(turn, outcome);
+                    return outcome;
+                }
+                None => text,
+            },
             NotServed::Refused(text) => text,
         };
         turn.client.unserved_until_ms = 0;
@@ -309,7 +312,7 @@ impl Step<'_> {
             }
             _ => Ok(()),
         };
-        let was_silent = admit::begin_silence(turn.client);
+        let was_silent = admit::begin_silence(turn);
         let mut is_message = false;
         let args = turn
             .requests
@@ -338,9 +341,13 @@ impl Step<'_> {
                 turn.client.end_caching(self.planned.resolved.spec());
                 Outcome::Replied
             }
-            Admitted::Later => return Outcome::Retry { alone: false },
+            Admitted::Attack => {
+                turn.state.ending = Ending::CloseNow;
+                Outcome::Failed
+            }
+            Admitted::Later { until_ms } => return turn.wait_until(until_ms),
         };
-        databases::halt_if_failed(env.shared, turn.client);
+        turn.state.halted |= databases::log_fails(env.shared);
         if was_silent && admit::end_silence(turn.client) && !is_message {
             turn.silence(start);
         }
@@ -368,6 +375,7 @@ impl Step<'_> {
             table: turn.client.table(env.shared),
             client: turn.client,
             out: turn.out,
+            turn: &mut turn.state,
             shared: env.shared,
             local: env.local,
             locked: alone,
@@ -384,10 +392,10 @@ impl Step<'_> {
         if let Some(writes) = access.typed_writes() {
             env.local.wake_waiters(env.shared, writes);
             // As in Redis, they look before the requests behind this one run.
-            turn.client.halted |= !env.local.woken.is_empty();
+            turn.state.halted |= !env.local.woken.is_empty();
         }
         // Other clients of the thread waited too: it is their turn.
-        turn.client.halted |= access.take_waited();
+        turn.state.halted |= access.take_waited();
         if env.member.is_some() {
             Self::executed_by_member(spec, turn, outcome);
         }

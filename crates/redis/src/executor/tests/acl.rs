@@ -3,7 +3,6 @@
 use super::*;
 use crate::command::spec::{Spec, flag};
 use crate::reply::wait::State as WaitState;
-use crate::state::client::Verdict;
 use crate::table::COMMANDS;
 
 /// A request with as few arguments as the command takes.
@@ -91,7 +90,7 @@ fn a_user_that_removes_itself_in_exec_may_do_nothing_more() {
     let no = "-NOAUTH Authentication required.\r\n";
     let reply = run(&mut s.executor, &mut user, b"EXEC\r\nSET c 1\r\n");
     assert_eq!(reply, format!("*4\r\n+OK\r\n:1\r\n{no}{no}"));
-    assert_eq!(user.verdict(), Verdict::CloseAfterReply);
+    assert_eq!(ending(&user), Ending::CloseAfterReply);
     s.expect("EXISTS a b c", ":1\r\n");
 }
 
@@ -470,7 +469,7 @@ fn changed_rights_hold_for_open_connections() {
         "",
         "another user of the same name"
     );
-    assert_eq!(client.verdict(), Verdict::CloseNow);
+    assert_eq!(ending(&client), Ending::CloseNow);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Commands that wait for elements, without sockets: the test plays the reactors of two threads.
 
-use super::{Server, run};
+use super::{Server, ending, run};
+use crate::command::turn::Ending;
 use crate::executor::Executor;
-use crate::state::client::{Client, Verdict};
+use crate::state::client::Client;
 use crate::threads::mailbox::Message;
 use std::time::Duration;
 
@@ -59,7 +60,7 @@ impl World {
             input.as_bytes(),
         );
         caller.replies.push_str(&replies);
-        if caller.client.verdict() == Verdict::Blocked {
+        if ending(&caller.client) == Ending::Blocked {
             let last = requests.rsplit('\n').next();
             caller.waits = last.map(str::to_owned);
         } else if caller.waits.take().is_some() {
@@ -470,7 +471,7 @@ fn a_reserved_key_keeps_elements_of_others_back_only_if_it_has_some() {
         world.settle();
         let waiting = &world.callers[0];
         assert_eq!(waiting.replies, "");
-        assert!(matches!(waiting.client.verdict(), Verdict::Paused { .. }));
+        assert!(matches!(ending(&waiting.client), Ending::Paused { .. }));
         if is_unblocked {
             world.expect(1, &format!("CLIENT UNBLOCK {waiter}"), ":1\r\n");
             world.expect(0, "BLPOP a b 0", "*-1\r\n");
@@ -499,8 +500,8 @@ fn the_time_of_a_request_goes_on_before_a_reserved_key() {
         assert!(shared.commands.reserve(holder, keys, most));
         for _ in 0..2 {
             world.expect(0, request, "");
-            let verdict = world.callers[0].client.verdict();
-            assert!(matches!(verdict, Verdict::Paused { .. }), "{request}");
+            let ended = ending(&world.callers[0].client);
+            assert!(matches!(ended, Ending::Paused { .. }), "{request}");
         }
         match request {
             "BLPOP a 0" => world.expect(1, &format!("CLIENT UNBLOCK {waiter}"), ":1\r\n"),

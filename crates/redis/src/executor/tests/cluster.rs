@@ -2,8 +2,8 @@
 //! refused.
 
 use super::cluster_member::{ME, Member, OTHER, THIRD, keys, slots};
-use super::{Server, Session, run};
-use crate::state::client::Verdict;
+use super::{Server, Session, ending, run};
+use crate::command::turn::Ending;
 use duramen_base::ids::{KeyRange, TabletsVersion};
 use duramen_format::hash::slot;
 use duramen_node::{Ranges, View};
@@ -104,7 +104,7 @@ fn what_nobody_serves_waits_and_is_told_so_in_the_end() {
     let (own, _) = keys();
     let session = &mut member.session;
     session.expect(&format!("SET {own} 1"), "");
-    assert!(matches!(session.client.verdict(), Verdict::Paused { .. }));
+    assert!(matches!(ending(&session.client), Ending::Paused { .. }));
     // The request has not run; it runs when it is presented again.
     member.tell_halves();
     let session = &mut member.session;

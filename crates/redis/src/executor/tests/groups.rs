@@ -147,7 +147,7 @@ fn nothing_runs_after_quit() {
         b"SET a 1\r\nQUIT\r\nSET a 2\r\n",
     );
     assert_eq!(out, "+OK\r\n+OK\r\n");
-    assert_eq!(s.client.verdict(), Verdict::CloseAfterReply);
+    assert_eq!(ending(&s.client), Ending::CloseAfterReply);
     let mut other = s.server.client(0);
     assert_eq!(
         run(&mut s.executor, &mut other, b"GET a\r\n"),
@@ -168,7 +168,7 @@ fn a_pause_holds_requests_back_and_ends() {
         run(&mut executor, &mut other, b"GET a\r\nSET a 1\r\nGET a\r\n"),
         "$-1\r\n"
     );
-    assert!(matches!(other.verdict(), Verdict::Paused { .. }));
+    assert!(matches!(ending(&other), Ending::Paused { .. }));
     assert_eq!(run(&mut executor, &mut other, b"PUBLISH a 1\r\n"), "");
     assert_eq!(
         run(&mut executor, &mut pauser, b"CLIENT UNPAUSE\r\n"),
@@ -178,7 +178,7 @@ fn a_pause_holds_requests_back_and_ends() {
         run(&mut executor, &mut other, b"SET a 1\r\nGET a\r\n"),
         "+OK\r\n$1\r\n1\r\n"
     );
-    assert_eq!(other.verdict(), Verdict::Open);
+    assert_eq!(ending(&other), Ending::Open);
     run(&mut executor, &mut pauser, b"CLIENT PAUSE 100000\r\n");
     assert_eq!(run(&mut executor, &mut other, b"GET a\r\n"), "");
     run(&mut executor, &mut pauser, b"CLIENT UNPAUSE\r\n");

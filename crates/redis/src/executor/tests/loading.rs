@@ -1,7 +1,8 @@
 //! Errors that clients get while the data is being loaded; the same connections are served
 //! afterwards.
 
-use super::{Executor, run};
+use super::{Executor, ending, run};
+use crate::command::turn::Ending;
 use crate::durability::Progress;
 use crate::state::Shared;
 use crate::state::client::Client;
@@ -135,7 +136,7 @@ fn nobody_from_before_the_clusters_users_is_one_of_them() {
             continue;
         }
         assert_eq!(text, "", "after {first}");
-        assert_eq!(client.verdict(), crate::state::client::Verdict::CloseNow);
+        assert_eq!(ending(&client), Ending::CloseNow);
     }
 }
 

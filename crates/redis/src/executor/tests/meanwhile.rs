@@ -1,15 +1,16 @@
 //! Others act while an admitted request waits: it is decided anew after the wait.
 
 use super::cluster_member::{Member, keys};
-use super::{START_MS, Server, Session, parsed, room, run, run_bytes, run_part};
+use super::{START_MS, Server, Session, ending, parsed, room, run, run_bytes, run_part};
 use crate::command::context::{Context, Failure};
 use crate::command::outcome::Unfinished;
 use crate::command::permit::Permit;
 use crate::command::spec::Access;
+use crate::command::turn::{Ending, TurnState};
 use crate::executor::Executor;
 use crate::reply::wait::State as WaitState;
 use crate::script::commands as script;
-use crate::state::client::{Client, Verdict};
+use crate::state::client::Client;
 use crate::state::db::DBS;
 use crate::state::shared::commands::global;
 use crate::table::COMMANDS;
@@ -76,15 +77,15 @@ fn is_told_of_the_second_key() -> bool {
     member.tell_divided(ends, true);
     let s = &mut member.session;
     assert_eq!(s.ask(&format!("BLPOP {stays} {leaves} 0")), "");
-    assert_eq!(s.client.verdict(), Verdict::Blocked);
+    assert_eq!(ending(&s.client), Ending::Blocked);
     assert!(!s.executor.has_lost_keys(&s.client));
     member.tell_divided(ends, false);
     let s = &mut member.session;
     let is_told = s.executor.has_lost_keys(&s.client);
     s.ask(&format!("BLPOP {stays} {leaves} 0"));
     assert_ne!(
-        s.client.verdict(),
-        Verdict::Blocked,
+        ending(&s.client),
+        Ending::Blocked,
         "shown again, it does not wait for elements"
     );
     is_told
@@ -207,6 +208,7 @@ fn is_written_by_a_script_in_the_pause() -> bool {
         commands: &COMMANDS,
         client,
         out: &mut Vec::new(),
+        turn: &mut TurnState::default(),
         shared: &server.shared,
         local,
         table,
@@ -258,7 +260,7 @@ fn a_transaction_is_paused_by_what_its_functions_may_do_now() {
         b"CLIENT PAUSE 100000 WRITE\r\n",
     );
     s.expect("EXEC", "");
-    assert!(matches!(s.client.verdict(), Verdict::Paused { .. }));
+    assert!(matches!(ending(&s.client), Ending::Paused { .. }));
     run(&mut s.executor, &mut admin, b"CLIENT UNPAUSE\r\n");
     s.expect("EXEC", "*1\r\n:1\r\n");
 }
@@ -327,6 +329,7 @@ fn watch_of_a_key_that_has_left(leave: fn(&mut Member)) -> Result<(), Failure> {
         commands: &COMMANDS,
         client,
         out: &mut Vec::new(),
+        turn: &mut TurnState::default(),
         shared: &server.shared,
         local,
         table,

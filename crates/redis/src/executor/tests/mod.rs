@@ -30,16 +30,20 @@ mod waiting;
 mod walks;
 
 use super::{Executor, Group, Turn};
+use crate::command::outcome::Outcome;
+use crate::command::turn::Ending;
 use crate::flash::tier::Tier;
 use crate::pubsub::release::release;
 use crate::state::Shared;
-use crate::state::client::{Client, Verdict};
+use crate::state::client::Client;
 use crate::threads::bell::{Bell, Silent};
 use crate::threads::clients::ClientRecord;
 use crate::threads::start::STARTER;
 use duramen_config::{Level, ServerConfig, ServerError};
 use duramen_engine::{Clock, Options, Store};
 use duramen_wire::resp::{Limits, ParseState, RequestEncoder, Requests, parse_requests};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -189,6 +193,22 @@ impl Session {
     }
 }
 
+thread_local! {
+    /// How the last turn of each client ended, by the place of its record.
+    static ENDINGS: RefCell<HashMap<*const ClientRecord, Ending>> = RefCell::default();
+}
+
+/// How the last turn of a client ended that `run` or its like has run in this thread.
+pub(crate) fn ending(client: &Client) -> Ending {
+    let record = Arc::as_ptr(client.record());
+    ENDINGS.with_borrow(|endings| endings.get(&record).copied().unwrap_or_default())
+}
+
+fn note_ending(client: &Client, ending: Ending) {
+    let record = Arc::as_ptr(client.record());
+    ENDINGS.with_borrow_mut(|endings| endings.insert(record, ending));
+}
+
 pub(crate) fn parsed(input: &[u8]) -> Requests {
     let mut requests = Requests::new();
     parse_requests(
@@ -241,12 +261,15 @@ fn run_in_turns(
         executor.run(&mut turn);
         let progressed = turn[0].executed > executed;
         executed = turn[0].executed;
+        let ending = turn[0].ending();
+        let yields = turn[0].unfinished == Some(Outcome::Yield);
         let thread = client.record().thread;
         let effects = client.take_effects(from);
         release(effects, &executor.shared, thread, Some((&mut out, from)));
         parts = if progressed { 0 } else { parts + 1 };
-        let waits = !progressed && !client.goes_on;
-        if client.verdict() != Verdict::Open || waits || parts == parts_max {
+        let waits = !progressed && !yields;
+        note_ending(client, ending);
+        if ending != Ending::Open || waits || parts == parts_max {
             break;
         }
     }

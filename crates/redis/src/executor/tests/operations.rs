@@ -177,9 +177,9 @@ fn clients_are_listed_named_and_killed() {
         "CLIENT KILL ID 0",
         "-ERR client-id should be greater than 0\r\n",
     );
-    assert_eq!(s.client.verdict(), Verdict::Open);
+    assert_eq!(ending(&s.client), Ending::Open);
     s.expect(&format!("CLIENT KILL ID {id} SKIPME no"), ":1\r\n");
-    assert_eq!(s.client.verdict(), Verdict::CloseAfterReply);
+    assert_eq!(ending(&s.client), Ending::CloseAfterReply);
 }
 
 /// `EXEC` stood before the commands that it runs.
@@ -269,7 +269,7 @@ fn small_operations_answer_truthfully() {
         "ERR Protocol version is not an integer or out of range",
     );
     s.expect("SHUTDOWN", "");
-    assert_eq!(s.client.verdict(), Verdict::CloseAfterReply);
+    assert_eq!(ending(&s.client), Ending::CloseAfterReply);
     assert_eq!(s.server.shared.stopping(), crate::threads::Stop::Graceful);
 }
 

@@ -9,21 +9,22 @@ use duramen_engine::flash::{Cold, Fetched};
 use std::time::Instant;
 
 /// One turn: its replies, the number of requests that have run, and its end.
-fn turn(executor: &mut Executor, client: &mut Client, lines: &str) -> (String, usize, Verdict) {
+fn turn(executor: &mut Executor, client: &mut Client, lines: &str) -> (String, usize, Ending) {
     let input = lines.replace('\n', "\r\n") + "\r\n";
     let (requests, mut out) = (parsed(input.as_bytes()), Vec::new());
     let mut turn = [Turn::new(client, &requests, input.as_bytes(), &mut out)];
     executor.begin_round(1);
     executor.run(&mut turn);
-    let executed = turn[0].executed;
+    let (executed, end) = (turn[0].executed, turn[0].ending());
+    note_ending(client, end);
     let effects = client.take_effects(0);
     release(effects, &executor.shared, 0, Some((&mut out, 0)));
     let reply = String::from_utf8_lossy(&out).into_owned();
-    (reply, executed, client.verdict())
+    (reply, executed, end)
 }
 
 impl Session {
-    fn turn(&mut self, lines: &str) -> (String, usize, Verdict) {
+    fn turn(&mut self, lines: &str) -> (String, usize, Ending) {
         turn(&mut self.executor, &mut self.client, lines)
     }
 
@@ -50,8 +51,8 @@ impl Session {
     }
 }
 
-fn paused(verdict: Verdict) -> bool {
-    matches!(verdict, Verdict::Paused { .. })
+fn paused(end: Ending) -> bool {
+    matches!(end, Ending::Paused { .. })
 }
 
 /// A server of one thread whose clients may have so many bytes of output.
@@ -71,13 +72,13 @@ fn a_silent_request_that_waits_for_elements_is_silent_when_it_ends() {
     for (how, behind) in [("SKIP", "+PONG\r\n"), ("OFF", "")] {
         let mut s = Server::session(1);
         let lines = format!("CLIENT REPLY {how}\nBLPOP q 0\nPING");
-        assert_eq!(s.turn(&lines), (String::new(), 1, Verdict::Blocked));
+        assert_eq!(s.turn(&lines), (String::new(), 1, Ending::Blocked));
         assert_eq!(s.calls("blpop"), 0, "it has not run");
         assert_eq!(s.other("RPUSH q a"), ":1\r\n");
         assert_eq!(s.executor.take_woken(), [s.client.id()]);
-        let (reply, executed, verdict) = s.turn("BLPOP q 0\nPING");
+        let (reply, executed, end) = s.turn("BLPOP q 0\nPING");
         assert_eq!((&*reply, executed), (behind, 2), "{how}");
-        assert_eq!(verdict, Verdict::Open);
+        assert_eq!(end, Ending::Open);
         assert_eq!((s.calls("blpop"), s.other("LLEN q")), (1, ":0\r\n".into()));
     }
 }
@@ -87,8 +88,8 @@ fn a_silent_request_in_parts_is_silent_when_it_ends() {
     let mut s = Server::session(1);
     let sets: String = (0..20_000).map(|n| format!("SET k{n} v\n")).collect();
     s.lines(sets.trim_end());
-    let (reply, executed, verdict) = s.turn("CLIENT REPLY SKIP\nKEYS *\nPING");
-    assert_eq!((&*reply, executed, verdict), ("", 1, Verdict::Open));
+    let (reply, executed, end) = s.turn("CLIENT REPLY SKIP\nKEYS *\nPING");
+    assert_eq!((&*reply, executed, end), ("", 1, Ending::Open));
     assert_eq!(s.calls("keys"), 0, "it has not run to its end");
     assert_eq!(s.lines("KEYS *\nPING"), "+PONG\r\n");
     assert_eq!(s.calls("keys"), 1);
@@ -112,7 +113,7 @@ fn a_silent_script_in_slices_is_silent_when_it_ends() {
         }
         let script = long_script();
         let part = run_part(&mut s.executor, &mut s.client, &script);
-        assert_eq!((&*part, s.client.verdict()), ("", Verdict::Open));
+        assert_eq!((&*part, ending(&s.client)), ("", Ending::Open));
         assert_eq!(s.calls("eval"), 0, "it has not run to its end");
         let both = [&script[..], b"PING\r\n"].concat();
         let replies = run(&mut s.executor, &mut s.client, &both);
@@ -127,13 +128,13 @@ fn a_silent_request_that_a_pause_delays_is_silent_when_it_runs() {
         let mut s = Server::session(1);
         assert_eq!(s.turn(&format!("CLIENT REPLY {how}")).0, "");
         assert_eq!(s.other("CLIENT PAUSE 100000 WRITE"), "+OK\r\n");
-        let (reply, executed, verdict) = s.turn("SET a 1\nGET a");
+        let (reply, executed, end) = s.turn("SET a 1\nGET a");
         assert_eq!((&*reply, executed), ("", 0));
-        assert!(paused(verdict), "{verdict:?}");
+        assert!(paused(end), "{end:?}");
         assert_eq!(s.other("CLIENT UNPAUSE"), "+OK\r\n");
-        let (reply, executed, verdict) = s.turn("SET a 1\nGET a");
+        let (reply, executed, end) = s.turn("SET a 1\nGET a");
         assert_eq!((&*reply, executed), (behind, 2), "{how}");
-        assert_eq!(verdict, Verdict::Open);
+        assert_eq!(end, Ending::Open);
         assert_eq!(s.calls("set"), 1);
     }
 }
@@ -148,13 +149,13 @@ fn a_paused_exec_keeps_its_queue_and_is_silent_or_not_as_before() {
         }
         s.lines("MULTI\nSET a 1\nGET a");
         s.other("CLIENT PAUSE 100000 WRITE");
-        let (reply, executed, verdict) = s.turn("EXEC\nPING");
+        let (reply, executed, end) = s.turn("EXEC\nPING");
         assert_eq!((&*reply, executed), ("", 0));
-        assert!(paused(verdict) && s.client.in_multi());
+        assert!(paused(end) && s.client.in_multi());
         s.other("CLIENT UNPAUSE");
         let expected = ["*2\r\n+OK\r\n$1\r\n1\r\n+PONG\r\n", ""][usize::from(is_silent)];
-        let (reply, executed, verdict) = s.turn("EXEC\nPING");
-        assert_eq!((&*reply, executed, verdict), (expected, 2, Verdict::Open));
+        let (reply, executed, end) = s.turn("EXEC\nPING");
+        assert_eq!((&*reply, executed, end), (expected, 2, Ending::Open));
         assert!(!s.client.in_multi());
         assert_eq!((s.calls("exec"), s.calls("set")), (1, 1));
     }
@@ -169,14 +170,14 @@ fn a_silent_request_for_keys_that_nobody_serves_is_silent_when_it_runs() {
         let lines = format!("SET {own} 1\nGET {own}");
         let s = &mut member.session;
         assert_eq!(s.turn(&format!("CLIENT REPLY {how}")).0, "");
-        let (reply, executed, verdict) = s.turn(&lines);
+        let (reply, executed, end) = s.turn(&lines);
         assert_eq!((&*reply, executed), ("", 0));
-        assert!(paused(verdict), "{verdict:?}");
+        assert!(paused(end), "{end:?}");
         member.tell_halves();
         let s = &mut member.session;
-        let (reply, executed, verdict) = s.turn(&lines);
+        let (reply, executed, end) = s.turn(&lines);
         assert_eq!((&*reply, executed), (behind, 2), "{how}");
-        assert_eq!((verdict, s.calls("set")), (Verdict::Open, 1));
+        assert_eq!((end, s.calls("set")), (Ending::Open, 1));
     }
 }
 
@@ -189,9 +190,9 @@ fn an_exec_for_keys_that_nobody_serves_keeps_its_queue() {
     member.session.lines(&queue);
     member.lock();
     let s = &mut member.session;
-    let (reply, executed, verdict) = s.turn("EXEC\nPING");
+    let (reply, executed, end) = s.turn("EXEC\nPING");
     assert_eq!((&*reply, executed), ("", 0));
-    assert!(paused(verdict) && s.client.in_multi());
+    assert!(paused(end) && s.client.in_multi());
     assert_eq!((s.calls("exec"), s.calls("incr")), (0, 0));
     member.tell_halves();
     let s = &mut member.session;
@@ -211,7 +212,7 @@ fn a_script_for_keys_that_nobody_serves_runs_again() {
     RequestEncoder::new(&mut request).request(&["EVAL", text, "1", &own]);
     let s = &mut member.session;
     assert_eq!(run(&mut s.executor, &mut s.client, &request), "");
-    assert!(paused(s.client.verdict()));
+    assert!(paused(ending(&s.client)));
     member.tell_halves();
     let s = &mut member.session;
     assert_eq!(run(&mut s.executor, &mut s.client, &request), ":2\r\n");
@@ -220,25 +221,25 @@ fn a_script_for_keys_that_nobody_serves_runs_again() {
 
 #[test]
 fn a_connection_ends_behind_the_request_that_ends_it() {
-    for (lines, reply, executed, verdict) in [
-        ("QUIT\nSET a 2", "+OK\r\n", 1, Verdict::CloseAfterReply),
-        ("POST / HTTP\nSET a 2", "", 1, Verdict::CloseNow),
-        ("PING\nHost: x\nSET a 2", "+PONG\r\n", 2, Verdict::CloseNow),
+    for (lines, reply, executed, end) in [
+        ("QUIT\nSET a 2", "+OK\r\n", 1, Ending::CloseAfterReply),
+        ("POST / HTTP\nSET a 2", "", 1, Ending::CloseNow),
+        ("PING\nHost: x\nSET a 2", "+PONG\r\n", 2, Ending::CloseNow),
         (
             "CLIENT REPLY OFF\nQUIT\nSET a 2",
             "",
             2,
-            Verdict::CloseAfterReply,
+            Ending::CloseAfterReply,
         ),
         (
             "MULTI\nQUIT\nSET a 2",
             "+OK\r\n+OK\r\n",
             2,
-            Verdict::CloseAfterReply,
+            Ending::CloseAfterReply,
         ),
     ] {
         let mut s = Server::session(1);
-        let ended = (reply.to_owned(), executed, verdict);
+        let ended = (reply.to_owned(), executed, end);
         assert_eq!(s.turn(lines), ended, "{lines}");
         assert_eq!(s.other("EXISTS a"), ":0\r\n", "{lines}");
     }
@@ -249,23 +250,23 @@ fn requests_behind_one_whose_reply_waits_run_in_a_later_turn() {
     let mut s = Server::session(1);
     let (one, two) = (s.server.client(0).id(), s.server.client(0).id());
     let own = s.client.id();
-    let (reply, executed, verdict) = s.turn(&format!("CLIENT KILL ID {one}\nPING"));
-    assert_eq!((&*reply, executed, verdict), (":1\r\n", 1, Verdict::Held));
-    assert_eq!(s.turn("PING"), ("+PONG\r\n".to_owned(), 1, Verdict::Open));
+    let (reply, executed, end) = s.turn(&format!("CLIENT KILL ID {one}\nPING"));
+    assert_eq!((&*reply, executed, end), (":1\r\n", 1, Ending::Held));
+    assert_eq!(s.turn("PING"), ("+PONG\r\n".to_owned(), 1, Ending::Open));
     // In EXEC the whole of it waits.
     s.lines(&format!("MULTI\nCLIENT KILL ID {two}\nPING"));
-    let (reply, executed, verdict) = s.turn("EXEC\nPING");
+    let (reply, executed, end) = s.turn("EXEC\nPING");
     let replies = "*2\r\n:1\r\n+PONG\r\n";
-    assert_eq!((&*reply, executed, verdict), (replies, 1, Verdict::Held));
+    assert_eq!((&*reply, executed, end), (replies, 1, Ending::Held));
     // A client that kills itself too is closed.
     let lines = format!("CLIENT KILL ID {own} SKIPME no\nPING");
-    let ended = (":1\r\n".to_owned(), 1, Verdict::CloseAfterReply);
+    let ended = (":1\r\n".to_owned(), 1, Ending::CloseAfterReply);
     assert_eq!(s.turn(&lines), ended);
     let mut s = Server::session(1);
     let own = s.client.id();
     let ids = [own, s.server.client(0).id()].map(|id| format!("CLIENT KILL ID {id} SKIPME no"));
     s.lines(&format!("MULTI\n{}", ids.join("\n")));
-    let ended = ("*2\r\n:1\r\n:1\r\n".to_owned(), 1, Verdict::CloseAfterReply);
+    let ended = ("*2\r\n:1\r\n:1\r\n".to_owned(), 1, Ending::CloseAfterReply);
     assert_eq!(s.turn("EXEC\nPING"), ended);
 }
 
@@ -280,15 +281,15 @@ fn a_reply_that_does_not_fit_is_an_error_or_the_end() {
     let reply = s.lines("MGET k k k k\nPING");
     assert!(reply.starts_with(no), "{reply:.80}");
     assert!(reply.ends_with("\r\n+PONG\r\n"), "the next one is answered");
-    assert_eq!(s.client.verdict(), Verdict::Open);
+    assert_eq!(ending(&s.client), Ending::Open);
     // A script sees the error of its command.
     let script = "local r = redis.pcall('mget', 'k', 'k', 'k', 'k') return r['err'] and 1 or 0";
     assert_eq!(s.ask_bytes(&[b"EVAL", script.as_bytes(), b"0"]), ":1\r\n");
-    assert_eq!(s.client.verdict(), Verdict::Open);
+    assert_eq!(ending(&s.client), Ending::Open);
     // The effect of an EXEC stays, and cannot be told.
     s.lines("MULTI\nSET a 1\nMGET k k k k\nSET b 1");
-    let (reply, executed, verdict) = s.turn("EXEC\nPING");
-    assert_eq!((&*reply, executed, verdict), ("", 1, Verdict::CloseNow));
+    let (reply, executed, end) = s.turn("EXEC\nPING");
+    assert_eq!((&*reply, executed, end), ("", 1, Ending::CloseNow));
     assert_eq!(s.other("EXISTS a b"), ":2\r\n");
 }
 
@@ -300,7 +301,7 @@ fn a_script_in_exec_that_needs_a_table_runs_again_with_it() {
     s.ask_bytes(&[b"EVAL", script.as_bytes(), b"0"]);
     s.lines("SET c 1");
     assert_eq!(s.lines("EXEC"), "*3\r\n+OK\r\n+OK\r\n+OK\r\n");
-    assert_eq!(s.client.verdict(), Verdict::Open);
+    assert_eq!(ending(&s.client), Ending::Open);
     s.expect("EXISTS a c", ":2\r\n");
     s.expect("SELECT 5", "+OK\r\n");
     s.expect("EXISTS b", ":1\r\n");
@@ -321,7 +322,7 @@ fn a_script_in_exec_that_fails_for_good_ends_all_of_it() {
         s.ask_bytes(&[b"EVAL", script.as_bytes(), b"0"]);
         s.lines("SET c 1");
         let reply = s.lines("EXEC\nEXISTS a b c");
-        assert_eq!(s.client.verdict(), Verdict::Open);
+        assert_eq!(ending(&s.client), Ending::Open);
         let is_told = reply.starts_with("-EXECABORT") && reply.ends_with("\r\n:0\r\n");
         assert!(
             if is_silent { reply.is_empty() } else { is_told },
@@ -339,11 +340,11 @@ fn a_script_in_exec_that_fails_for_good_ends_all_of_it() {
 fn commands_that_wait_do_not_wait_in_exec_and_scripts() {
     let mut s = Server::session(1);
     s.lines("MULTI\nBLPOP q 0\nWAIT 1 0\nBLMOVE q r LEFT LEFT 0");
-    let ended = ("*3\r\n*-1\r\n:0\r\n$-1\r\n".to_owned(), 1, Verdict::Open);
+    let ended = ("*3\r\n*-1\r\n:0\r\n$-1\r\n".to_owned(), 1, Ending::Open);
     assert_eq!(s.turn("EXEC"), ended);
     let script = "return redis.call('blpop', 'q', '0') and 1 or 0";
     assert_eq!(s.ask_bytes(&[b"EVAL", script.as_bytes(), b"0"]), ":0\r\n");
-    assert_eq!(s.client.verdict(), Verdict::Open);
+    assert_eq!(ending(&s.client), Ending::Open);
 }
 
 /// They ran to their end before the client that waited had looked.
@@ -351,32 +352,32 @@ fn commands_that_wait_do_not_wait_in_exec_and_scripts() {
 fn a_turn_ends_behind_a_request_that_wakes_a_client() {
     let mut s = Server::session(1);
     let mut waiting = s.server.client(0);
-    let (_, _, verdict) = turn(&mut s.executor, &mut waiting, "BLPOP q 0");
-    assert_eq!(verdict, Verdict::Blocked);
+    let (_, _, end) = turn(&mut s.executor, &mut waiting, "BLPOP q 0");
+    assert_eq!(end, Ending::Blocked);
     for lines in ["RPUSH q a\nPING", "MULTI\nRPUSH q a\nEXEC\nPING"] {
         let count = lines.lines().count();
-        let (_, executed, verdict) = s.turn(lines);
-        assert_eq!((executed, verdict), (count - 1, Verdict::Open), "{lines}");
+        let (_, executed, end) = s.turn(lines);
+        assert_eq!((executed, end), (count - 1, Ending::Open), "{lines}");
         let woken = s.executor.take_woken();
         assert_eq!(woken, [waiting.id()]);
         let (reply, _, _) = turn(&mut s.executor, &mut waiting, "BLPOP q 0");
         assert!(reply.ends_with("$1\r\na\r\n"), "{reply}");
-        let (_, _, verdict) = turn(&mut s.executor, &mut waiting, "BLPOP q 0");
-        assert_eq!(verdict, Verdict::Blocked);
+        let (_, _, end) = turn(&mut s.executor, &mut waiting, "BLPOP q 0");
+        assert_eq!(end, Ending::Blocked);
     }
 }
 
 /// It changes the subscriptions of its client, or ends it: messages of before come first.
 #[test]
 fn a_request_that_waits_for_messages_of_its_turn_is_silent_or_not_as_before() {
-    for (first, end) in [("PING", "+OK\r\n"), ("CLIENT REPLY OFF", "")] {
+    for (first, reply) in [("PING", "+OK\r\n"), ("CLIENT REPLY OFF", "")] {
         let mut s = Server::session(1);
         let mut subscriber = s.server.client(0);
         turn(&mut s.executor, &mut subscriber, "SUBSCRIBE c");
         let lines = format!("{first}\nPUBLISH c m\nQUIT");
-        let (_, executed, verdict) = s.turn(&lines);
-        assert_eq!((executed, verdict), (2, Verdict::Open), "{first}");
-        let ended = (end.to_owned(), 1, Verdict::CloseAfterReply);
+        let (_, executed, end) = s.turn(&lines);
+        assert_eq!((executed, end), (2, Ending::Open), "{first}");
+        let ended = (reply.to_owned(), 1, Ending::CloseAfterReply);
         assert_eq!(s.turn("QUIT"), ended);
         assert_eq!(s.calls("quit"), 1);
     }
@@ -422,25 +423,25 @@ fn while_the_data_are_loaded_requests_end_in_the_same_ways() {
     let shared = super::shared(config).expect("shared state");
     let mut executor = Executor::new(Arc::clone(&shared), 0).expect("an executor");
     let address = "127.0.0.1:1".parse().expect("an address");
-    for (lines, reply, executed, verdict) in [
+    for (lines, reply, executed, end) in [
         (
             "CLIENT REPLY SKIP\nGET k\nPING",
             "+PONG\r\n",
             3,
-            Verdict::Open,
+            Ending::Open,
         ),
         (
             "CLIENT REPLY OFF\nPING\nQUIT\nPING",
             "",
             3,
-            Verdict::CloseAfterReply,
+            Ending::CloseAfterReply,
         ),
-        ("PING\nPOST / HTTP\nPING", "+PONG\r\n", 2, Verdict::CloseNow),
+        ("PING\nPOST / HTTP\nPING", "+PONG\r\n", 2, Ending::CloseNow),
     ] {
         let record = Arc::new(ClientRecord::new(1, 0, 0, 3, address, address, 1));
         shared.threads[0].clients.insert(Arc::clone(&record));
         let mut client = Client::new(record);
-        let ended = (reply.to_owned(), executed, verdict);
+        let ended = (reply.to_owned(), executed, end);
         assert_eq!(turn(&mut executor, &mut client, lines), ended, "{lines}");
     }
 }
@@ -536,9 +537,10 @@ impl OnFlash {
             s.executor.begin_round(1);
             s.executor.run(&mut turn);
             executed = turn[0].executed;
+            let end = turn[0].ending();
             let session = s.executor.session().expect("a session");
             session.forget_fetched();
-            if s.client.verdict() == Verdict::Cold {
+            if end == Ending::Cold {
                 waits += 1;
                 self.fetch();
             }
@@ -565,11 +567,8 @@ fn a_request_that_waits_for_flash_is_shown_again() {
     let mut flash = OnFlash::new();
     let keys = flash.keys.clone();
     let [a, b, c, d] = [0, 100, 200, 300].map(|n| &*keys[n]);
-    let (reply, executed, verdict) = flash.s.turn(&format!("PING\nGET {a}\nPING"));
-    assert_eq!(
-        (&*reply, executed, verdict),
-        ("+PONG\r\n", 1, Verdict::Cold)
-    );
+    let (reply, executed, end) = flash.s.turn(&format!("PING\nGET {a}\nPING"));
+    assert_eq!((&*reply, executed, end), ("+PONG\r\n", 1, Ending::Cold));
     assert_eq!(flash.s.calls("get"), 0);
     flash.fetch();
     let lines = format!("GET {a}\nPING");
@@ -605,8 +604,8 @@ fn exec_and_scripts_wait_for_flash_and_run_again() {
     let keys = flash.keys.clone();
     let [a, b, c] = [0, 100, 200].map(|n| &*keys[n]);
     flash.s.lines(&format!("MULTI\nINCR n\nGET {a}"));
-    let (reply, executed, verdict) = flash.s.turn("EXEC\nPING");
-    assert_eq!((&*reply, executed, verdict), ("", 0, Verdict::Cold));
+    let (reply, executed, end) = flash.s.turn("EXEC\nPING");
+    assert_eq!((&*reply, executed, end), ("", 0, Ending::Cold));
     assert!(flash.s.client.in_multi());
     flash.fetch();
     let (reply, waits) = flash.lines("EXEC\nPING");

@@ -1,8 +1,9 @@
 //! Publish and subscribe, without sockets.
 
-use super::{Server, Session, run};
+use super::{Server, Session, ending, run};
+use crate::command::turn::Ending;
 use crate::executor::Executor;
-use crate::state::client::{Client, Verdict};
+use crate::state::client::Client;
 use crate::state::pubsub::subscribers::write_message;
 use crate::threads::mailbox::Message;
 use crate::threads::publication::Kind;
@@ -214,7 +215,7 @@ fn a_client_whose_waiting_messages_do_not_fit_is_closed() {
     let (executor, client) = (&mut pair.executors[1], &mut pair.clients[1]);
     assert_eq!(run(executor, client, request.as_bytes()), ":39\r\n");
     let replies = pair.ask(0, "PUNSUBSCRIBE");
-    assert_eq!(pair.clients[0].verdict(), Verdict::CloseNow);
+    assert_eq!(ending(&pair.clients[0]), Ending::CloseNow);
     assert!(replies.len() <= 2 * limit, "{} bytes", replies.len());
 }
 

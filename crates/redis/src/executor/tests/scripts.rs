@@ -38,7 +38,7 @@ fn commands_of_a_script_do_not_wait() {
         ),
     ] {
         assert_eq!(eval(&mut s, script, &["0"]), reply, "{script}");
-        assert_eq!(s.client.verdict(), Verdict::Open, "{script}");
+        assert_eq!(ending(&s.client), Ending::Open, "{script}");
     }
     s.expect("EXISTS none", ":0\r\n");
 }

@@ -2,6 +2,7 @@
 //! plays the disk.
 
 use super::{Executor, START_MS};
+use crate::command::outcome::Outcome;
 use crate::executor::Turn;
 use crate::reply::wait::{State as WaitState, Until, Wait};
 use crate::state::Shared;
@@ -91,8 +92,8 @@ impl Bench {
             self.executor.run(&mut group);
             executed = group.iter().map(|turn| turn.executed).collect();
             // On a busy machine a request may have used its time before it has ended.
-            let goes_on = turns.iter().any(|(client, _)| client.goes_on);
-            if executed == before && !goes_on {
+            let yields = |turn: &Turn<'_>| turn.unfinished == Some(Outcome::Yield);
+            if executed == before && !group.iter().any(yields) {
                 break;
             }
         }

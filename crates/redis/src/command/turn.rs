@@ -1,0 +1,55 @@
+//! The state of a turn that its requests decide.
+
+use duramen_wire::resp::Room;
+
+/// The reactor's next action for a connection after its requests ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ending {
+    #[default]
+    Open,
+    /// Send the replies, then close (`QUIT`, `CLIENT KILL` of itself).
+    CloseAfterReply,
+    /// Close without sending another byte.
+    CloseNow,
+    /// Requests from `Turn::executed` on did not run. They must be presented again, not before
+    /// `until_ms` (milliseconds of the server's clock) or the next `Message::Wake` (`CLIENT PAUSE`,
+    /// or keys that no server serves at the moment).
+    Paused { until_ms: u64 },
+    /// Requests from `Turn::executed` on did not run. They must be presented again when the wanted
+    /// entries on flash are fetched (`Client::take_wanted`).
+    Cold,
+    /// Requests from `Turn::executed` on did not run: the first waits for elements. They must be
+    /// presented again when there are some, when the client is unblocked, and when its wait ends
+    /// (`Client::key_wait_deadline_ms`).
+    Blocked,
+    /// As open, but requests from `Turn::executed` on are presented again when the wait is over
+    /// (`WAITAOF`, `SAVE`, `CLIENT KILL`).
+    Held,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct TurnState {
+    pub(crate) ending: Ending,
+    /// No more of its requests run in this round.
+    pub(crate) halted: bool,
+    /// Limit for its output (`output-limit`), which its group sets.
+    pub(crate) room: Room,
+    /// The request has written confirmations of subscriptions. As in Redis, they are pushes, which
+    /// `CLIENT REPLY` does not silence.
+    pub(crate) confirms: bool,
+}
+
+impl Default for TurnState {
+    fn default() -> TurnState {
+        TurnState {
+            ending: Ending::Open,
+            halted: false,
+            room: Room {
+                bytes_max: usize::MAX,
+                exceeded: false,
+            },
+            confirms: false,
+        }
+    }
+}
