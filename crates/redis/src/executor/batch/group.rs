@@ -369,7 +369,8 @@ impl Group {
     fn account(&self, env: &mut Environment<'_>, started: Instant, turns: &[Turn<'_>]) {
         let ran = self.ran;
         if ran == 0 {
-            return;
+            // Steps may have run, of an EXEC that goes on.
+            return env.local.end_group(env.shared, Instant::now());
         }
         let counters = env.local.counters(env.shared);
         counters.commands.add(ran);

