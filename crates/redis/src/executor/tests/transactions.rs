@@ -132,7 +132,7 @@ fn run_beside(
 fn a_transaction_of_long_reads_lets_others_run_between_them() {
     let mut s = with_large_values();
     let mut other = s.server.client(0);
-    let sorts = "SORT set ALPHA LIMIT 0 1\r\n".repeat(20);
+    let sorts = "SORT set ALPHA LIMIT 0 1\r\n".repeat(60);
     for (first, reply) in [
         ("GET k", "$-1\r\n"),
         ("EVAL \"return 7\" 0", ":7\r\n"),
@@ -150,9 +150,9 @@ fn a_transaction_of_long_reads_lets_others_run_between_them() {
             rounds > 5 && asked == rounds,
             "{first}: {rounds} rounds: {replies:.2000}"
         );
-        let sorted = "*1\r\n$2\r\nm0\r\n".repeat(20);
-        let queued = "+QUEUED\r\n".repeat(23);
-        let all = format!("*23\r\n{reply}{sorted}:0\r\n$-1\r\n");
+        let sorted = "*1\r\n$2\r\nm0\r\n".repeat(60);
+        let queued = "+QUEUED\r\n".repeat(63);
+        let all = format!("*63\r\n{reply}{sorted}:0\r\n$-1\r\n");
         assert_eq!(replies, format!("+PONG\r\n+OK\r\n{queued}{all}+PONG\r\n"));
     }
 }
