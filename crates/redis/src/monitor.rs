@@ -1,7 +1,9 @@
 //! `MONITOR`: shows one client the requests of all others.
 
 use crate::command::context::{Context, Done};
-use crate::command::spec::{REDACTED, Spec, flag};
+use crate::command::row::*;
+use crate::command::secrets::REDACTED;
+use crate::command::spec::{Spec, flag};
 use crate::state::Shared;
 use crate::state::client::{Client, shown};
 use crate::state::db::Db;
@@ -10,6 +12,12 @@ use duramen_config::seldom;
 use duramen_wire::resp::Args;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("monitor", 1, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, doc(Topic::Server, "1.0.0", "O(1)", "Shows what all clients send."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(monitor)).names(Names::AllTables),
+];
 
 /// Bytes of a line and of an argument after which the rest of the request is not shown. A line is
 /// at most five times as long.

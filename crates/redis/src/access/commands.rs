@@ -8,6 +8,7 @@ use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, YIELDS};
 use crate::command::lookup::Resolved;
 use crate::command::permit::{self, Permit, Refusal};
+use crate::command::row::*;
 use crate::command::spec::Spec;
 use crate::command::turn::Ending;
 use crate::state::Shared;
@@ -20,6 +21,46 @@ use duramen_engine::TableId;
 use duramen_wire::resp::number::parse_integer;
 use duramen_wire::resp::{Args, Encoder, Room};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    container("acl", doc(Topic::Server, "6.0.0", "Depends on the subcommand", "A container for commands about users.")),
+    row("acl|cat", -2, NOSCRIPT | LOADING | STALE | TELLS, doc(Topic::Server, "6.0.0", "O(1)", "Lists the categories, or the commands of one."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(cat)),
+    row("acl|deluser", -3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | CHANGES_RIGHTS,
+        doc(Topic::Server, "6.0.0", "O(1)", "Removes users and closes their connections."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(deluser)),
+    row("acl|dryrun", -4, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | TELLS,
+        doc(Topic::Server, "7.0.0", "O(1).", "Tells whether a user may make a request, without making it."),
+        Keys::NONE, Effect::Acts, Secrets::From(4), Run::Plain(dryrun)),
+    row("acl|genpass", -2, NOSCRIPT | LOADING | STALE | TELLS, doc(Topic::Server, "6.0.0", "O(1)", "Returns a new random password."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(genpass)),
+    row("acl|getuser", 3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS,
+        doc(Topic::Server, "6.0.0", "O(N)", "Returns the rights of a user."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(getuser)),
+    row("acl|help", 2, LOADING | STALE | TELLS, doc(Topic::Server, "6.0.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),
+    row("acl|list", 2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS,
+        doc(Topic::Server, "6.0.0", "O(N)", "Returns all users and their rights."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(list)),
+    row("acl|load", 2, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | DANGEROUS,
+        doc(Topic::Server, "6.0.0", "O(N)", "Reads the users from their file again."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(load)),
+    row("acl|log", -2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | SWEEPS,
+        doc(Topic::Server, "6.0.0", "O(N)", "Returns denied requests and failed logins."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(log)),
+    row("acl|save", 2, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | DANGEROUS,
+        doc(Topic::Server, "6.0.0", "O(N)", "Writes the users to their file."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(save)),
+    row("acl|setuser", -3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | CHANGES_RIGHTS,
+        doc(Topic::Server, "6.0.0", "O(N)", "Makes or changes a user."),
+        Keys::NONE, Effect::Acts, Secrets::From(3), Run::Plain(setuser)),
+    row("acl|users", 2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS,
+        doc(Topic::Server, "6.0.0", "O(N)", "Returns the names of all users."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(users)),
+    row("acl|whoami", 2, NOSCRIPT | LOADING | STALE | TELLS, doc(Topic::Server, "6.0.0", "O(1)", "Returns the name of this connection's user."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(whoami)),
+];
 
 /// Time for the connections of removed users to end, and the interval of the looks at them.
 const CLOSING_MAX: Duration = Duration::from_secs(10);

@@ -1,6 +1,7 @@
 //! Records of requests for the audit log.
 
-use crate::command::spec::{REDACTED, Spec, flag};
+use crate::command::secrets::REDACTED;
+use crate::command::spec::{Spec, flag};
 use crate::state::Shared;
 use crate::state::access::audit::{Outcome, Record};
 use crate::state::client::Client;

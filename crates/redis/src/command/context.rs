@@ -49,7 +49,7 @@ impl<'a> Context<'a> {
     /// The key of a command that has one.
     #[inline]
     pub(crate) fn only_key(&self) -> &'a [u8] {
-        self.arg(self.spec.keys.first.into())
+        self.arg(self.spec.keys.place().first.into())
     }
 
     pub(crate) fn reply(&mut self) -> Encoder<'_> {

@@ -13,6 +13,7 @@
 //!   databases and does not wait.
 
 use super::context::{Context, Failure};
+use super::names::Names;
 use super::routing::tells_of_data;
 use super::spec::{Kind, Spec};
 use crate::state::Shared;
@@ -35,6 +36,8 @@ pub(crate) const DROPPED_NOW: Failure =
 const OWN: &str = "duramen:";
 const TABLE: &str = "duramen:databases";
 const KEY: &[u8] = b"places";
+/// Key and length of the object that SWAPDB writes.
+pub(crate) const PLACES: (&[u8], usize) = (KEY, size_of::<u32>() * DBS);
 /// Value in the object: the database has no table.
 const NONE: u32 = u32::MAX;
 
@@ -134,19 +137,12 @@ pub(crate) fn parse_db(text: &[u8], not_a_number: Failure) -> Result<u8, Failure
 }
 
 /// The databases that a request names. The command itself reports invalid ones.
-pub(crate) fn dbs_of(spec: &Spec, args: &Args<'_>) -> Vec<u8> {
-    let arg = |n: usize| args.get(n).unwrap_or_default();
-    let db = |text: &[u8]| parse_db(text, Failure::Text("")).ok();
-    match spec.name {
-        "select" => db(arg(1)).into_iter().collect(),
-        "move" => db(arg(2)).into_iter().collect(),
-        "swapdb" => db(arg(1)).into_iter().chain(db(arg(2))).collect(),
-        "copy" => (3..args.len())
-            .filter(|n| arg(*n).eq_ignore_ascii_case(b"db"))
-            .filter_map(|n| db(arg(n + 1)))
-            .collect(),
-        _ => Vec::new(),
-    }
+pub(crate) fn named(names: Names, args: &Args<'_>) -> Vec<u8> {
+    let db = |at: usize| {
+        let text = args.get(at).unwrap_or_default();
+        parse_db(text, Failure::Text("")).ok()
+    };
+    names.databases(args).filter_map(db).collect()
 }
 
 pub(crate) fn parse_index(text: &[u8], not_a_number: Failure) -> Result<i32, Failure> {
@@ -264,7 +260,7 @@ pub(crate) fn observe(shared: &Shared, local: &mut Local, client: &mut Client, r
 fn observe_slowly(shared: &Shared, local: &mut Local, client: &mut Client, spec: &Spec) {
     let commands = &shared.commands;
     // Transactions, COPY and MOVE may reach several databases.
-    let is_one = spec.kind() != Kind::Alone && !matches!(spec.name, "copy" | "move");
+    let is_one = spec.kind() != Kind::Alone;
     let db = match client.db {
         Db::Table(_) if is_one => return, // its table is behind no database
         Db::Number(db) => is_one.then_some(db),

@@ -4,7 +4,7 @@
 //! bit 5), one or two probes of a table built at compile time, and one comparison: no allocation,
 //! no lower-casing. Subcommands are separate rows, called `container|sub`.
 
-use super::spec::{COMMANDS_MAX, Commands, Hooks, SLOTS, Spec, flag};
+use super::spec::{COMMANDS_MAX, Commands, Hooks, SLOTS, Spec, bar_in, flag};
 use duramen_wire::resp::Args;
 
 /// The command that a request's name stands for.
@@ -31,20 +31,40 @@ impl Resolved {
 const EMPTY: u16 = u16::MAX;
 
 impl Commands {
-    /// `rows`: their places are their numbers.
+    /// `rows`: their places are their numbers. No name stands twice, and each subcommand has a
+    /// container.
     pub(crate) const fn new(rows: &'static [Spec], hooks: Hooks) -> Commands {
         assert!(rows.len() <= COMMANDS_MAX && COMMANDS_MAX * 4 < SLOTS);
         let mut index = [EMPTY; SLOTS];
         let mut n = 0;
         while n < rows.len() {
-            let mut slot = hash_name(rows[n].name.as_bytes());
-            while index[slot] != EMPTY {
-                slot = (slot + 1) % SLOTS;
-            }
+            let slot = slot_of(rows, &index, rows[n].name.as_bytes());
+            assert!(index[slot] == EMPTY, "a name stands twice");
             index[slot] = n as u16;
             n += 1;
         }
+        let mut n = 0;
+        while n < rows.len() {
+            let name = rows[n].name.as_bytes();
+            if let Some(bar) = bar_in(name) {
+                let slot = slot_of(rows, &index, name.split_at(bar).0);
+                assert!(index[slot] != EMPTY, "a subcommand has no container");
+                let container = &rows[index[slot] as usize];
+                assert!(
+                    container.flags & flag::CONTAINER != 0,
+                    "it has no subcommands"
+                );
+            }
+            n += 1;
+        }
         Commands { rows, index, hooks }
+    }
+
+    /// The row of this name. The build ends where there is none.
+    pub(crate) const fn named(&self, name: &str) -> &'static Spec {
+        let slot = slot_of(self.rows, &self.index, name.as_bytes());
+        assert!(self.index[slot] != EMPTY, "no command has this name");
+        &self.rows[self.index[slot] as usize]
     }
 
     /// All rows, by their numbers.
@@ -116,6 +136,23 @@ impl Commands {
         room[head + 1..].copy_from_slice(sub);
         self.find(room)
     }
+}
+
+/// The slot of the row with this name, or the free one where it would be.
+const fn slot_of(rows: &[Spec], index: &[u16; SLOTS], name: &[u8]) -> usize {
+    let mut slot = hash_name(name);
+    while index[slot] != EMPTY && !is_same(rows[index[slot] as usize].name.as_bytes(), name) {
+        slot = (slot + 1) % SLOTS;
+    }
+    slot
+}
+
+const fn is_same(name: &[u8], other: &[u8]) -> bool {
+    let mut n = 0;
+    while n < name.len() && n < other.len() && name[n] == other[n] {
+        n += 1;
+    }
+    n == name.len() && n == other.len()
 }
 
 #[inline]

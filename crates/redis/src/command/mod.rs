@@ -1,24 +1,30 @@
 //! One request: its command's description, the context in which it runs, and the services that
 //! commands share (routing in a cluster, entries on flash, room for writes, databases).
 
+pub(crate) mod access;
 pub(crate) mod background;
 pub(crate) mod bitfield;
 pub(crate) mod cold;
 pub(crate) mod context;
 pub(crate) mod databases;
+pub(crate) mod doc;
 pub(crate) mod drafted;
 pub(crate) mod events;
-pub(crate) mod key_access;
+pub(crate) mod growth;
+pub(crate) mod keys;
 pub(crate) mod kinds;
 mod locks;
 pub(crate) mod lookup;
+pub(crate) mod names;
 pub(crate) mod outcome;
 pub(crate) mod pause;
 pub(crate) mod permit;
 mod queue;
 pub(crate) mod room;
 pub(crate) mod routing;
+pub(crate) mod row;
 pub(crate) mod run;
+pub(crate) mod secrets;
 pub(crate) mod served_keys;
 pub(crate) mod slow_timer;
 pub(crate) mod spec;

@@ -13,6 +13,7 @@
 //!   again. Only pings do not wait.
 
 use super::context::Context;
+use super::names::{Names, ScriptName};
 use super::spec::{Commands, Spec, flag};
 use crate::state::Shared;
 use crate::state::client::Client;
@@ -84,10 +85,10 @@ fn end_of(
     shared: &Shared,
     client: &Client,
 ) -> Option<u64> {
-    if spec.name == "client|unpause" {
+    if spec.has(flag::UNPAUSES) {
         return None;
     }
-    end(shared, || match spec.name == "exec" {
+    end(shared, || match spec.has(flag::RUNS_QUEUE) {
         true => {
             let queue = client.transaction.as_ref();
             queue.is_some_and(|queue| queue_may_write(commands, queue, shared))
@@ -117,10 +118,12 @@ pub(crate) fn may_write(spec: &Spec, args: &Args<'_>, shared: &Shared) -> bool {
 /// Whether a request runs a script or a function, and that says of itself that it writes nothing.
 fn declares_no_writes(shared: &Shared, spec: &Spec, args: &Args<'_>) -> bool {
     let named = args.get(1).unwrap_or_default();
-    let flags = match spec.name {
-        "eval" => Some(Flags::of(named)),
-        "evalsha" => shared.scripts.cache.get(named).map(|script| script.flags),
-        "fcall" => {
+    let flags = match spec.names {
+        Names::Script(ScriptName::Text) => Some(Flags::of(named)),
+        Names::Script(ScriptName::Digest) => {
+            shared.scripts.cache.get(named).map(|script| script.flags)
+        }
+        Names::Script(ScriptName::Function) => {
             let libraries = shared.scripts.libraries.current();
             libraries.find(named).map(|(_, function)| function.flags)
         }

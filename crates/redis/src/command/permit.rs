@@ -7,8 +7,8 @@
 //!   so a change of rights holds for every request of a later turn. A client that changes its own
 //!   rights has them at once, also within EXEC.
 
-use super::key_access::KeyAccess;
-use super::spec::{ONE_KEY, Run, Spec, flag, pattern_of_keys};
+use super::names::Names;
+use super::spec::{Run, Spec, flag};
 use crate::state::Shared;
 use crate::state::client::Client;
 use duramen_acl::{Access, Denied, Request, User};
@@ -45,8 +45,8 @@ impl Permit {
         args: &Args<'_>,
         client: &Client,
     ) -> Option<Permit> {
-        let access = KeyAccess::needed(spec, args, 0);
-        let is_plain = spec.keys == ONE_KEY && access.is_of_key() && !reads_any_key(spec);
+        let access = spec.keys.needed(args, 0);
+        let is_plain = spec.keys.is_one() && access.is_of_key() && !spec.keys.may_be_unnamed();
         let user = client.user().filter(|_| is_plain)?;
         let key = args.get(1)?;
         let is_allowed = user.allows_one_key(spec.number, key, access.rights());
@@ -103,11 +103,6 @@ pub(crate) fn allows(
     user.check(&request, shared.acl.catalog())
 }
 
-/// Whether its arguments may make it read keys that they do not name.
-fn reads_any_key(spec: &Spec) -> bool {
-    matches!(spec.name, "sort" | "sort_ro" | "duramen.scan")
-}
-
 /// A RESP request, for the check.
 struct Asked<'a> {
     spec: &'static Spec,
@@ -129,7 +124,7 @@ impl Request for Asked<'_> {
         let positions = self.spec.key_positions(self.args).enumerate();
         for (n, position) in positions {
             let key = self.args.get(position).unwrap_or_default();
-            let access = KeyAccess::needed(self.spec, self.args, n);
+            let access = self.spec.keys.needed(self.args, n);
             if access.is_of_key() && !look(position, key, access.rights()) {
                 return;
             }
@@ -137,22 +132,12 @@ impl Request for Asked<'_> {
     }
 
     fn reads_any_key(&self) -> Option<usize> {
-        match self.spec.name {
-            "sort" | "sort_ro" => pattern_of_keys(self.args),
-            // Unlike SCAN it returns values.
-            "duramen.scan" => Some(0),
-            _ => None,
-        }
+        self.spec.keys.unnamed_at(self.args)
     }
 
     /// As in Redis, the end of a subscription needs no right.
     fn each_channel(&self, look: &mut dyn FnMut(usize, &[u8], bool) -> bool) {
-        let channels = match self.spec.name {
-            "publish" | "spublish" => 1..2,
-            "subscribe" | "ssubscribe" | "psubscribe" => 1..self.args.len(),
-            _ => return,
-        };
-        let is_pattern = self.spec.name == "psubscribe";
+        let (channels, is_pattern) = self.spec.names.channels(self.args);
         for position in channels {
             let channel = self.args.get(position).unwrap_or_default();
             if !look(position, channel, is_pattern) {
@@ -162,44 +147,26 @@ impl Request for Asked<'_> {
     }
 
     fn each_table(&self, look: &mut dyn FnMut(usize, Option<&str>) -> bool) {
-        let named = |n: usize| std::str::from_utf8(self.args.get(n).unwrap_or_default()).ok();
-        let mut database = |n: usize| {
-            let name = self.database(n);
-            look(n, Some(name.as_str()))
-        };
-        match self.spec.name {
-            "select" => {
-                database(1);
-            }
-            "swapdb" => {
-                let _ = database(1) && database(2);
-            }
-            "move" => {
-                let _ = database(2) && self.selected(look);
-            }
-            "copy" => {
-                let is_db = |n: &usize| {
-                    let option = self.args.get(*n).unwrap_or_default();
-                    option.eq_ignore_ascii_case(b"db")
-                };
-                // COPY takes the last one, and it may be given again.
-                let mut others = (3..self.args.len()).filter(is_db);
-                if others.all(|n| database(n + 1)) {
+        match self.spec.names {
+            Names::Selected | Names::Exchanged | Names::Target { .. } => {
+                let mut databases = self.spec.names.databases(self.args);
+                let may_all = databases.all(|n| look(n, Some(self.database(n).as_str())));
+                if may_all && self.spec.has_keys() {
                     self.selected(look);
                 }
             }
-            // They concern, or show, the keys of all tables.
-            "flushall" | "monitor" => {
+            Names::AllTables => {
                 look(0, None);
             }
-            "client|tracking" if self.broadcasts() => {
+            Names::AllTablesIf(concerns_all) if concerns_all(self.args) => {
                 look(0, None);
             }
-            "duramen.use" => {
-                look(1, named(1));
-            }
-            "duramen.table|create" | "duramen.table|drop" | "duramen.table|id" => {
-                look(2, named(2));
+            Names::Table(n) => {
+                let n = usize::from(n);
+                look(
+                    n,
+                    std::str::from_utf8(self.args.get(n).unwrap_or_default()).ok(),
+                );
             }
             _ if self.uses_table() => {
                 self.selected(look);
@@ -212,14 +179,8 @@ impl Request for Asked<'_> {
 impl Asked<'_> {
     /// Whether it uses the selected table.
     fn uses_table(&self) -> bool {
-        let (first, _) = KeyAccess::declared(self.spec);
+        let (first, _) = self.spec.keys.declared();
         self.spec.has_keys() && first.is_of_key() || self.spec.has(flag::KEYSPACE | flag::WHOLE)
-    }
-
-    /// Whether it is CLIENT TRACKING for keys that the client has not read.
-    fn broadcasts(&self) -> bool {
-        let mut options = self.args.skip(3).into_iter();
-        options.any(|option| option.eq_ignore_ascii_case(b"bcast"))
     }
 
     /// The name of the table behind the database that argument `n` names.

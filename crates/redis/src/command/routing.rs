@@ -213,7 +213,7 @@ pub(crate) fn find(
 /// answer (membership::M2).
 #[inline]
 pub(crate) fn tells_of_data(spec: &Spec) -> bool {
-    let alone = spec.kind() == Kind::Alone && spec.name != "info";
+    let alone = spec.kind() == Kind::Alone && !spec.has(flag::WITHOUT_DATA);
     spec.has_keys() || spec.has(flag::WHOLE) || alone
 }
 

@@ -4,7 +4,7 @@ use super::context::{Context, Done, Failure, YIELDS};
 use super::outcome::{Abandoned, Outcome, Unfinished};
 use super::permit::Permit;
 use super::routing::NO_DATABASE;
-use super::spec::{Access, Group, Kind, ONE_KEY, Run, flag};
+use super::spec::{Access, Kind, Run, flag};
 use super::turn::Ending;
 use super::{cold, pause, slow_timer};
 use crate::state::client::gate;
@@ -228,7 +228,7 @@ impl Context<'_> {
                 {
                     draft.note_command(self.spec.rewrites());
                 }
-                if self.spec.group == Group::Duramen
+                if self.spec.is_own()
                     && let Some(draft) = guard.draft_mut()
                 {
                     draft.note_versions();
@@ -317,7 +317,7 @@ impl Context<'_> {
     /// Whether this is a command on several keys, each handled separately. Clients take `TRYAGAIN`
     /// for "nothing was done".
     fn may_be_half_done(&self) -> bool {
-        self.spec.keys != ONE_KEY && self.spec.kind() == Kind::Data
+        !self.spec.keys.is_one() && self.spec.kind() == Kind::Data
     }
 
     fn failure_text(&self, failure: &Failure) -> String {

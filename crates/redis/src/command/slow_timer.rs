@@ -8,7 +8,8 @@
 //! slow log below [`ONE_BY_ONE_BELOW_US`] every command is timed by itself.
 
 use super::context::Context;
-use super::spec::{REDACTED, Spec, flag};
+use super::secrets::REDACTED;
+use super::spec::{Spec, flag};
 use crate::figures::latency::{self, Event};
 use crate::figures::slow_log::{ENTRY_BYTES, Entry};
 use crate::state::Shared;

@@ -1,13 +1,17 @@
-//! A command as its row of the command table describes it: name, number of arguments, flags, key
-//! positions and function.
+//! A command as its row of the command table describes it. The row stands in the file of the
+//! command's function; all of them together are the command table (`crate::table`).
 
-use super::context::{Context, Done, Failure};
+use super::context::{Context, Done, Failure, SYNTAX};
+use super::doc::{Doc, Topic, doc};
+use super::growth::Growth;
+use super::keys::Keys;
+use super::names::Names;
 use super::permit::Refusal;
+use super::secrets::Secrets;
 use crate::figures::counters::Family;
 use duramen_config::AUDIT_CLASSES;
 use duramen_engine::{Guard, KeyHash, Notes, Session, TypedWrite, Work};
 use duramen_wire::resp::Args;
-use duramen_wire::resp::number::parse_integer;
 
 /// A request's access to the store.
 pub(crate) enum Access<'w, 'g> {
@@ -101,59 +105,14 @@ pub(crate) enum Run {
     Refused(&'static str),
 }
 
-/// Positions of a command's keys: `first`, `last` (negative: counted from the end), `step`. `first`
-/// 0 = none of this kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Keys {
-    pub(crate) first: u8,
-    pub(crate) last: i8,
-    pub(crate) step: u8,
-    /// The argument with the number of keys that follow it; 0 = none.
-    pub(crate) count_at: u8,
-    /// The first option, if one of them can be `STORE key` or `STOREDIST key`; 0 = none can.
-    pub(crate) store_from: u8,
-    /// The first option, if keys, and an id for each, are behind `STREAMS`; 0 = there are none.
-    pub(crate) streams_from: u8,
-}
-
-pub(crate) const NO_KEYS: Keys = keys(0, 0, 0);
-pub(crate) const ONE_KEY: Keys = keys(1, 1, 1);
-pub(crate) const ALL_KEYS: Keys = keys(1, -1, 1);
-
-pub(crate) const fn keys(first: u8, last: i8, step: u8) -> Keys {
-    Keys {
-        first,
-        last,
-        step,
-        count_at: 0,
-        store_from: 0,
-        streams_from: 0,
-    }
-}
-
-/// `first`: a key before the number of keys in argument `count_at`; 0 = none.
-pub(crate) const fn counted_keys(first: u8, count_at: u8) -> Keys {
-    let step = if first == 0 { 0 } else { 1 };
-    Keys {
-        count_at,
-        ..keys(first, first as i8, step)
-    }
-}
-
-/// One key, and perhaps `STORE key` from argument `from` on.
-pub(crate) const fn key_and_store(from: u8) -> Keys {
-    Keys {
-        store_from: from,
-        ..ONE_KEY
-    }
-}
-
-/// The keys behind `STREAMS`, which is an option from argument `from` on.
-pub(crate) const fn stream_keys(from: u8) -> Keys {
-    Keys {
-        streams_from: from,
-        ..NO_KEYS
-    }
+/// The effect of a request on data. The flags `write` and `readonly` follow from it.
+#[derive(Clone, Copy)]
+pub(crate) enum Effect {
+    Reads,
+    /// With a bound of what it writes.
+    Writes(Growth),
+    /// It changes no data: the connection, settings, other clients.
+    Acts,
 }
 
 /// Bits of [`Spec::flags`]: the flags and the ACL categories that `COMMAND INFO` reports.
@@ -209,6 +168,32 @@ pub(crate) mod flag {
     /// Is a subcommand (set by the table itself).
     pub(crate) const SUB: u64 = 1 << 29;
 
+    /// Tells about the server and has no other effect. It may take milliseconds.
+    pub(crate) const REPORTS: u64 = 1 << 38;
+    /// Tells something short and has no other effect, within EXEC at least.
+    pub(crate) const TELLS: u64 = 1 << 39;
+    /// Its effect comes with the data of a commit, or again, though it is no change of data.
+    pub(crate) const WITH_DATA: u64 = 1 << 41;
+    /// Has no keys and may take milliseconds to change something.
+    pub(crate) const SWEEPS: u64 = 1 << 42;
+    /// Takes elements from the first of its keys that has some, or waits for some. It writes to
+    /// that key alone, and asks itself whether that is reserved.
+    pub(crate) const TAKES_FIRST: u64 = 1 << 43;
+    /// May change the rights of its client.
+    pub(crate) const CHANGES_RIGHTS: u64 = 1 << 44;
+    /// May change the level of what is written.
+    pub(crate) const CHANGES_SETTINGS: u64 = 1 << 45;
+    /// Changes several tables.
+    pub(crate) const SEVERAL_TABLES: u64 = 1 << 46;
+    /// Runs the queue of a transaction.
+    pub(crate) const RUNS_QUEUE: u64 = 1 << 47;
+    /// Runs while clients are paused.
+    pub(crate) const UNPAUSES: u64 = 1 << 48;
+    /// Gets the store, if there is one, but tells nothing that depends on data.
+    pub(crate) const WITHOUT_DATA: u64 = 1 << 49;
+    /// Sends a message to subscribers, and replies with their number.
+    pub(crate) const PUBLISHES: u64 = 1 << 50;
+
     /// Flags with their names in Redis.
     pub(crate) const NAMES: &[(u64, &str)] = &[
         (WRITE, "write"),
@@ -253,73 +238,28 @@ pub(crate) mod flag {
     ];
 }
 
-/// The group in which a command is documented.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Group {
-    Connection,
-    String,
-    Hash,
-    List,
-    Set,
-    SortedSet,
-    Bitmap,
-    HyperLogLog,
-    Geo,
-    Stream,
-    Generic,
-    PubSub,
-    Transactions,
-    Scripting,
-    Server,
-    Cluster,
-    Duramen,
-    /// A command of a kind that does not exist here.
-    Foreign,
-}
-
-impl Group {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Group::Connection => "connection",
-            Group::String => "string",
-            Group::Hash => "hash",
-            Group::List => "list",
-            Group::Set => "set",
-            Group::SortedSet => "sorted-set",
-            Group::Bitmap => "bitmap",
-            Group::HyperLogLog => "hyperloglog",
-            Group::Geo => "geo",
-            Group::Stream => "stream",
-            Group::Generic => "generic",
-            Group::PubSub => "pubsub",
-            Group::Transactions => "transactions",
-            Group::Scripting => "scripting",
-            Group::Server => "server",
-            Group::Cluster => "cluster",
-            Group::Duramen => "duramen",
-            Group::Foreign => "foreign",
-        }
-    }
-}
-
+/// A row of the command table: all that the server knows of a command.
 #[derive(Clone, Copy)]
+#[repr(C, align(64))] // What each request reads comes first.
 pub struct Spec {
-    /// Its position in the command table, which is also its position in the per-thread counters.
-    pub number: usize,
     /// Lower case; `container|sub` for a subcommand.
     pub name: &'static str,
-    /// Number of arguments with the name; negative: at least that many.
-    pub(crate) arity: i8,
-    pub(crate) flags: u64,
-    pub(crate) keys: Keys,
-    pub(crate) group: Group,
-    /// The latency histogram in which it counts.
-    pub family: Family,
-    pub(crate) since: &'static str,
-    pub(crate) complexity: &'static str,
-    pub(crate) summary: &'static str,
     /// Its function: reached by a [`Permit`](super::permit::Permit) alone (permit::U1).
     pub(super) run: Run,
+    pub(crate) flags: u64,
+    /// Its position in the command table, which is also its position in the per-thread counters.
+    pub number: usize,
+    /// Number of arguments with the name; negative: at least that many.
+    pub(crate) arity: i8,
+    /// The latency histogram in which it counts.
+    pub family: Family,
+    pub(crate) keys: Keys,
+    pub(crate) effect: Effect,
+    pub(crate) names: Names,
+    pub(crate) secrets: Secrets,
+    /// Hints for clients and proxies, in Redis's words.
+    pub(crate) tips: &'static [&'static str],
+    pub(crate) doc: Doc,
 }
 
 /// Where a command runs, without its function.
@@ -393,38 +333,20 @@ impl Spec {
         self.flags & (flag::WRITE | flag::DENYOOM) == flag::WRITE
     }
 
-    /// Whether it takes elements from the first of its keys that has some, or waits for some. It
-    /// writes to that key alone, and asks itself whether that is reserved.
-    pub(crate) fn takes_or_waits(&self) -> bool {
-        matches!(
-            self.name,
-            "blpop" | "brpop" | "blmpop" | "bzpopmin" | "bzpopmax" | "bzmpop"
-        )
-    }
-
     /// Whether it changes several keys, each separately.
     pub(crate) fn changes_many(&self) -> bool {
-        self.has(flag::WRITE) && self.keys != ONE_KEY && self.keys != NO_KEYS
-    }
-
-    /// Whether its arguments name databases.
-    #[inline]
-    pub(crate) fn names_dbs(&self) -> bool {
-        matches!(self.name, "select" | "move" | "swapdb" | "copy")
+        self.has(flag::WRITE) && self.keys.may_be_several()
     }
 
     /// Whether argument `n` may be a password, which neither MONITOR nor the slow log shows.
     pub(crate) fn is_secret(&self, n: usize) -> bool {
-        match self.name {
-            "auth" => n >= 1,
-            // Their first argument after the name selects the action.
-            "hello" => n >= 2,
-            "config|set" => n >= 3,
-            "acl|setuser" => n >= 3,
-            // The command whose rights are tested may be one of these.
-            "acl|dryrun" => n >= 4,
-            _ => false,
-        }
+        self.secrets.has(n)
+    }
+
+    /// Whether it is one of Duramen's own.
+    #[inline]
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self.doc.topic, Topic::Duramen)
     }
 
     /// The error text of a command that is refused for this reason.
@@ -454,17 +376,19 @@ impl Spec {
     }
 
     pub(crate) fn has_keys(&self) -> bool {
-        self.keys.first != 0 || self.keys.count_at != 0 || self.keys.streams_from != 0
+        self.keys.are_named()
     }
 
     /// Number of a request's keys.
     #[inline(always)]
     pub(crate) fn key_count(&self, args: &Args<'_>) -> usize {
-        match self.keys {
-            ONE_KEY => usize::from(args.len() > 1),
-            NO_KEYS => 0,
-            _ => self.key_positions(args).count(),
-        }
+        self.keys.count(args)
+    }
+
+    /// Argument numbers of a request's keys, and of channels in a key's place.
+    #[inline]
+    pub(crate) fn key_positions(&self, args: &Args<'_>) -> impl Iterator<Item = usize> + use<> {
+        self.keys.positions(args)
     }
 
     /// Whether its keys are of data. The channels of `SPUBLISH` and its like only have slots, as
@@ -480,122 +404,44 @@ impl Spec {
         self.key_positions(args).filter(move |_| uses_data)
     }
 
-    /// Argument numbers of a request's keys, and of channels in a key's place.
-    #[inline]
-    pub(crate) fn key_positions(&self, args: &Args<'_>) -> impl Iterator<Item = usize> + use<> {
-        let (len, first) = (args.len(), usize::from(self.keys.first));
-        let last = if self.keys.last < 0 {
-            len.saturating_sub(usize::from(self.keys.last.unsigned_abs()))
-        } else {
-            usize::from(self.keys.last.unsigned_abs())
-        };
-        let end = if first == 0 { 0 } else { (last + 1).min(len) };
-        let fixed = (first..end.max(first)).step_by(usize::from(self.keys.step).max(1));
-        let (counted, stored) = match self.keys {
-            Keys {
-                count_at: 0,
-                store_from: 0,
-                streams_from: 0,
-                ..
-            } => (0..0, None),
-            Keys {
-                streams_from: 1.., ..
-            } => (streams(args), None),
-            keys => (counted(args, keys.count_at), stored(args, keys.store_from)),
-        };
-        fixed.chain(counted).chain(stored)
+    /// Whether it looks its key number `n` up to read it: then it notes if the key is missing.
+    pub(crate) fn looks_up(&self, n: usize) -> bool {
+        let by_effect = !self.has(flag::BLOCKING) && (n > 0 || !self.has(flag::WRITE));
+        self.keys.looks_up(n, by_effect)
+    }
+
+    /// Whether a request may write; SORT and its like do so if they name a key for their result.
+    pub(crate) fn writes(&self, args: &Args<'_>) -> bool {
+        match self.effect {
+            Effect::Writes(Growth::Stores) => self.key_positions(args).nth(1).is_some(),
+            Effect::Writes(_) => true,
+            Effect::Reads | Effect::Acts => false,
+        }
     }
 }
 
-/// Keys after their number. A number that is none, or too large, has no keys: the command fails.
-fn counted(args: &Args<'_>, count_at: u8) -> std::ops::Range<usize> {
-    let start = usize::from(count_at) + 1;
-    let count = match count_at {
-        0 => 0,
-        at => key_number(args.get(at.into()).unwrap_or_default()),
-    };
-    match args.len().checked_sub(start) {
-        Some(most) if count <= most => start..start + count,
-        _ => start..start,
+/// Columns that few rows have.
+impl Spec {
+    pub(crate) const fn tips(self, tips: &'static [&'static str]) -> Spec {
+        Spec { tips, ..self }
     }
-}
 
-/// A number of keys. As in Redis, a text that begins with one counts too (`01`, `+1`, `1x`):
-/// commands refuse it, but behind the check of rights and of the place of the keys.
-fn key_number(text: &[u8]) -> usize {
-    if let Some(number) = parse_integer(text) {
-        return usize::try_from(number).unwrap_or(0);
+    pub(crate) const fn names(self, names: Names) -> Spec {
+        Spec { names, ..self }
     }
-    let text = text.trim_ascii_start();
-    let text = text.strip_prefix(b"+").unwrap_or(text);
-    let digits = text
-        .iter()
-        .take(20)
-        .take_while(|byte| byte.is_ascii_digit());
-    let number = digits.map(|byte| char::from(*byte)).collect::<String>();
-    number.parse().unwrap_or(0)
-}
 
-/// The keys of XREAD and XREADGROUP: the first half of the arguments behind `STREAMS`.
-fn streams(args: &Args<'_>) -> std::ops::Range<usize> {
-    let mut at = 1;
-    while let Some(option) = args.get(at) {
-        at += match option.to_ascii_lowercase().as_slice() {
-            b"block" | b"count" => 2,
-            b"group" => 3,
-            b"noack" => 1,
-            b"streams" => {
-                let (start, behind) = (at + 1, args.len() - at - 1);
-                let number = if behind % 2 == 0 { behind / 2 } else { 0 };
-                return start..start + number;
-            }
-            _ => break,
-        };
+    /// Where it does not follow from effect and keys.
+    pub(crate) const fn family(self, family: Family) -> Spec {
+        Spec { family, ..self }
     }
-    0..0
-}
 
-/// Shows the options of SORT and GEORADIUS from argument `from` on, each in lower case, with the
-/// position of its first argument.
-fn each_option(args: &Args<'_>, from: usize, mut look: impl FnMut(&[u8], usize)) {
-    let mut at = from;
-    while let Some(option) = args.get(at) {
-        let option = option.to_ascii_lowercase();
-        look(&option, at + 1);
-        at += match option.as_slice() {
-            b"limit" => 3,
-            b"store" | b"storedist" | b"by" | b"get" | b"count" => 2,
-            _ => 1,
-        };
+    /// Without flags that follow from other columns.
+    pub(crate) const fn without(self, flags: u64) -> Spec {
+        Spec {
+            flags: self.flags & !flags,
+            ..self
+        }
     }
-}
-
-/// The key of the last option `STORE` or `STOREDIST`.
-fn stored(args: &Args<'_>, from: u8) -> Option<usize> {
-    let mut found = None;
-    if from != 0 {
-        each_option(args, from.into(), |option, at| {
-            if matches!(option, b"store" | b"storedist") && at < args.len() {
-                found = Some(at);
-            }
-        });
-    }
-    found
-}
-
-/// The position of a pattern by which SORT reads keys that the request does not name.
-pub(super) fn pattern_of_keys(args: &Args<'_>) -> Option<usize> {
-    let mut found = None;
-    each_option(args, 2, |option, at| {
-        let pattern = args.get(at).unwrap_or_default();
-        let reads = match option {
-            b"by" => pattern.contains(&b'*'),
-            b"get" => pattern != b"#",
-            _ => false,
-        };
-        found = found.or(reads.then_some(at));
-    });
-    found
 }
 
 /// Maximum number of commands.
@@ -620,50 +466,159 @@ pub(crate) struct Hooks {
     pub(crate) refused_late: fn(&Context<'_>, Refusal) -> Failure,
 }
 
-/// A row of the command table, without its number.
+/// No flag but those that follow from other columns.
+pub(crate) const NO_FLAGS: u64 = 0;
+
+/// The one way to make a row of a command that is offered: without one of these columns it does not
+/// compile.
 #[allow(clippy::too_many_arguments)] // A row has as many columns as a table of commands needs.
 pub(crate) const fn row(
     name: &'static str,
     arity: i8,
     flags: u64,
+    doc: Doc,
     keys: Keys,
-    group: Group,
-    family: Family,
-    since: &'static str,
-    complexity: &'static str,
-    summary: &'static str,
+    effect: Effect,
+    secrets: Secrets,
     run: Run,
 ) -> Spec {
-    let sub = if is_sub(name.as_bytes()) {
-        flag::SUB
-    } else {
-        0
+    let by_effect = match effect {
+        Effect::Reads => flag::READONLY,
+        Effect::Writes(_) => flag::WRITE,
+        Effect::Acts => 0,
     };
-    Spec {
-        number: 0, // the table sets it
+    let by_topic = match flags & flag::CONTAINER {
+        0 => category(doc.topic),
+        _ => 0,
+    };
+    let by_keys = match keys.are_movable() {
+        true => flag::MOVABLE,
+        false => 0,
+    };
+    let by_name = match bar_in(name.as_bytes()) {
+        Some(_) => flag::SUB,
+        None => 0,
+    };
+    let spec = Spec {
         name,
-        arity,
-        flags: flags | sub,
-        keys,
-        group,
-        family,
-        since,
-        complexity,
-        summary,
         run,
+        flags: flags | by_effect | by_topic | by_keys | by_name,
+        number: 0, // the table sets it
+        arity,
+        family: family(doc.topic, effect, &keys),
+        keys,
+        effect,
+        names: Names::Nothing,
+        secrets,
+        tips: &[],
+        doc,
+    };
+    if !matches!(run, Run::Refused(_)) {
+        check(&spec);
+    }
+    spec
+}
+
+/// The build ends at a row whose columns do not fit together.
+const fn check(row: &Spec) {
+    let (name, doc) = (row.name.as_bytes(), &row.doc);
+    let mut n = 0;
+    while n < name.len() {
+        assert!(!name[n].is_ascii_uppercase(), "names are in lower case");
+        n += 1;
+    }
+    assert!(!doc.since.is_empty(), "the version is missing");
+    assert!(!doc.complexity.is_empty(), "the complexity is missing");
+    assert!(!doc.summary.is_empty(), "the summary is missing");
+    assert!(
+        row.keys.fit(row.arity),
+        "requests may be too short for the keys"
+    );
+    if let Effect::Writes(growth) = row.effect {
+        let is_planned = matches!(growth, Growth::Nothing | Growth::Own(_));
+        assert!(row.keys.are_named() || is_planned, "no key grows");
     }
 }
 
-const fn is_sub(name: &[u8]) -> bool {
+/// A command of which each use is a subcommand, with a row of its own.
+pub(crate) const fn container(name: &'static str, doc: Doc) -> Spec {
+    let (keys, effect, run) = (Keys::NONE, Effect::Acts, Run::Plain(no_subcommand));
+    row(
+        name,
+        -2,
+        flag::CONTAINER,
+        doc,
+        keys,
+        effect,
+        Secrets::None,
+        run,
+    )
+}
+
+/// A container is never run without a subcommand: its arity forbids that.
+fn no_subcommand(_: &mut Context<'_>) -> Done {
+    Err(SYNTAX)
+}
+
+/// A command that clients may know but that does not exist here. It accepts any arguments, so that
+/// clients always get the reason.
+pub(crate) const fn absent(name: &'static str, flags: u64, why: &'static str) -> Spec {
+    row(
+        name,
+        -1,
+        flags,
+        doc(Topic::Foreign, "", "", ""),
+        Keys::NONE,
+        Effect::Acts,
+        Secrets::None,
+        Run::Refused(why),
+    )
+}
+
+/// The category of all commands of a topic, except of containers.
+const fn category(topic: Topic) -> u64 {
+    match topic {
+        Topic::String => flag::STRING,
+        Topic::Hash => flag::HASH,
+        Topic::List => flag::LIST,
+        Topic::Set => flag::SET,
+        Topic::SortedSet => flag::SORTED_SET,
+        Topic::Bitmap => flag::BITMAP,
+        Topic::HyperLogLog => flag::HYPERLOGLOG,
+        Topic::Geo => flag::GEO,
+        Topic::Stream => flag::STREAM,
+        Topic::PubSub => flag::PUBSUB,
+        Topic::Transactions => flag::TRANSACTION,
+        Topic::Scripting => flag::SCRIPTING,
+        Topic::Connection
+        | Topic::Generic
+        | Topic::Server
+        | Topic::Cluster
+        | Topic::Duramen
+        | Topic::Foreign => 0,
+    }
+}
+
+const fn family(topic: Topic, effect: Effect, keys: &Keys) -> Family {
+    match effect {
+        _ if matches!(topic, Topic::Transactions) => Family::Transaction,
+        _ if !keys.are_named() => Family::Other,
+        Effect::Reads if keys.is_single() => Family::Read,
+        Effect::Reads => Family::MultiRead,
+        Effect::Writes(_) if keys.is_single() => Family::Write,
+        Effect::Writes(_) => Family::MultiWrite,
+        Effect::Acts => Family::Other,
+    }
+}
+
+/// The place of the bar in the name of a subcommand.
+pub(super) const fn bar_in(name: &[u8]) -> Option<usize> {
     let mut n = 0;
     while n < name.len() {
         if name[n] == b'|' {
-            return true;
+            return Some(n);
         }
         n += 1;
     }
-    false
+    None
 }
-
-/// Shown instead of a secret.
-pub(crate) const REDACTED: &[u8] = b"(redacted)";

@@ -3,12 +3,47 @@
 use super::commands::check_name;
 use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::row::*;
 use crate::state::client::{gate, shown};
 use crate::threads::clients::key_wait_state as state;
 use crate::threads::mailbox::Message;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_config::clock;
 use duramen_wire::resp::number::parse_integer;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    container("client", doc(Topic::Connection, "2.4.0", "Depends on the subcommand", "A container for commands about client connections.")),
+    row("client|id", 2, NOSCRIPT | LOADING | STALE | CONNECTION | TELLS, doc(Topic::Connection, "5.0.0", "O(1)", "Returns the connection's id."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(id)),
+    row("client|setname", 3, NOSCRIPT | LOADING | STALE | CONNECTION | WITH_DATA, doc(Topic::Connection, "2.6.9", "O(1)", "Names the connection."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(setname)),
+    row("client|getname", 2, NOSCRIPT | LOADING | STALE | CONNECTION | TELLS,
+        doc(Topic::Connection, "2.6.9", "O(1)", "Returns the connection's name."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(getname)),
+    row("client|reply", 3, NOSCRIPT | LOADING | STALE | CONNECTION, doc(Topic::Connection, "3.2.0", "O(1)", "Switches replies off and on."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(reply)),
+    row("client|no-evict", 3, ADMIN | NOSCRIPT | LOADING | STALE | CONNECTION | DANGEROUS,
+        doc(Topic::Connection, "7.0.0", "O(1)", "Keeps the connection from being closed for want of memory."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(no_evict)),
+    row("client|pause", -3, ADMIN | NOSCRIPT | LOADING | STALE | CONNECTION | DANGEROUS,
+        doc(Topic::Connection, "2.9.50", "O(1)", "Lets requests wait."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(pause)),
+    row("client|unpause", 2, ADMIN | NOSCRIPT | LOADING | STALE | CONNECTION | DANGEROUS | UNPAUSES,
+        doc(Topic::Connection, "6.2.0", "O(N)", "Ends a pause."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(unpause)),
+    row("client|unblock", -3, ADMIN | NOSCRIPT | LOADING | STALE | CONNECTION | DANGEROUS,
+        doc(Topic::Connection, "5.0.0", "O(log", "Wakes a client that waits in a command."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(unblock)),
+    row("client|help", 2, LOADING | STALE | CONNECTION | TELLS, doc(Topic::Connection, "5.0.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),
+    row("client|setinfo", 4, NOSCRIPT | LOADING | STALE | CONNECTION | WITH_DATA,
+        doc(Topic::Connection, "7.2.0", "O(1)", "Tells the client library's name and version."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(setinfo)),
+    row("client|no-touch", 3, NOSCRIPT | LOADING | STALE | CONNECTION,
+        doc(Topic::Connection, "7.2.0", "O(1)", "Keeps the client's reads from counting as accesses."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(no_touch)),
+];
 
 pub(crate) fn id(ctx: &mut Context<'_>) -> Done {
     ctx.integer(ctx.client.id() as i64)

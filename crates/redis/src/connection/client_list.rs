@@ -2,12 +2,25 @@
 
 use crate::access::client_line::line;
 use crate::command::context::{Context, Done, Failure, SYNTAX, YIELDS};
+use crate::command::row::*;
 use crate::command::turn::Ending;
 use crate::threads::clients::ClientRecord;
 use crate::threads::mailbox::Message;
 use duramen_config::clock;
 use duramen_wire::resp::number::parse_integer;
 use std::sync::Arc;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("client|info", 2, NOSCRIPT | LOADING | STALE | CONNECTION | REPORTS, doc(Topic::Connection, "6.2.0", "O(1)", "Describes this connection."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(info)).tips(&["nondeterministic_output"]),
+    row("client|list", -2, ADMIN | NOSCRIPT | LOADING | STALE | CONNECTION | DANGEROUS | REPORTS,
+        doc(Topic::Connection, "2.4.0", "O(N)", "Describes all connections."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(list)).tips(&["nondeterministic_output"]),
+    row("client|kill", -3, ADMIN | NOSCRIPT | LOADING | STALE | CONNECTION | DANGEROUS | SWEEPS,
+        doc(Topic::Connection, "2.4.0", "O(N)", "Closes connections."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(kill)),
+];
 
 pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     let record = Arc::clone(ctx.client.record());

@@ -2,6 +2,7 @@
 
 use crate::access::commands as acl;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::command::row::*;
 use crate::command::turn::Ending;
 use crate::monitor;
 use crate::pubsub::commands as pubsub;
@@ -12,6 +13,26 @@ use duramen_acl::LoginError;
 use duramen_config::{REDIS_VERSION, clock};
 use duramen_wire::resp::Protocol;
 use duramen_wire::resp::number::parse_integer;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("hello", -1, NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION | CHANGES_RIGHTS,
+        doc(Topic::Connection, "6.0.0", "O(1)", "Chooses the protocol version, and authenticates and names the connection."),
+        Keys::NONE, Effect::Acts, Secrets::From(2), Run::Plain(hello)),
+    row("auth", -2, NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION | CHANGES_RIGHTS,
+        doc(Topic::Connection, "1.0.0", "O(N)", "Gives the password."),
+        Keys::NONE, Effect::Acts, Secrets::From(1), Run::Plain(auth)),
+    row("ping", -1, SUBSCRIBED | FAST | CONNECTION | TELLS, doc(Topic::Connection, "1.0.0", "O(1)", "Answers PONG, or what it was given."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(ping)).tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
+    row("echo", 2, LOADING | STALE | FAST | CONNECTION | TELLS, doc(Topic::Connection, "1.0.0", "O(1)", "Answers what it was given."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(echo)),
+    row("quit", -1, SUBSCRIBED | NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION | NEVER_QUEUED,
+        doc(Topic::Connection, "1.0.0", "O(1)", "Closes the connection after its replies."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(quit)),
+    row("reset", 1, SUBSCRIBED | NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION | NEVER_QUEUED,
+        doc(Topic::Connection, "6.2.0", "O(1)", "Brings the connection back to how it was when it was new."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(reset)),
+];
 
 pub(crate) fn ping(ctx: &mut Context<'_>) -> Done {
     if ctx.args.len() <= 2 && ctx.client.is_limited_to_subscriptions() {

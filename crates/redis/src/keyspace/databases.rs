@@ -11,13 +11,38 @@
 
 use crate::command::context::{Context, Done, Failure, SYNTAX, YIELDS};
 use crate::command::databases::{self, in_range, parse_db, parse_index, table_for, table_in};
+use crate::command::growth::Planned;
+use crate::command::room::Planner;
 use crate::command::routing::{self, NotServed, UNSERVED};
+use crate::command::row::*;
 use crate::command::spec::Access;
 use crate::membership::Membership;
 use crate::state::client::Flushing;
 use crate::state::db::Db;
 use duramen_engine::{Error, Guard, KeyHash, Object, Session, TableId};
 use std::sync::Arc;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("select", 2, LOADING | STALE | FAST | CONNECTION | WITH_DATA,
+        doc(Topic::Connection, "1.0.0", "O(1)", "Chooses the database of this connection."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Store(select)).names(Names::Selected),
+    row("swapdb", 3, FAST | KEYSPACE | DANGEROUS | WHOLE | SEVERAL_TABLES, doc(Topic::Server, "4.0.0", "O(N)", "Exchanges two databases."),
+        Keys::NONE, Effect::Writes(Growth::Own(plan_exchange)), Secrets::None, Run::Alone(swapdb)).names(Names::Exchanged),
+    row("flushdb", -1, KEYSPACE | DANGEROUS | WHOLE | TIMED | SWEEPS, doc(Topic::Server, "1.0.0", "O(N)", "Deletes all keys of the database."),
+        Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(flushdb))
+        .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
+    row("flushall", -1, KEYSPACE | DANGEROUS | WHOLE | TIMED | SWEEPS | SEVERAL_TABLES,
+        doc(Topic::Server, "1.0.0", "O(N)", "Deletes all keys of all databases and tables."),
+        Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(flushall)).names(Names::AllTables)
+        .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
+];
+
+/// It writes which tables are behind the databases.
+fn plan_exchange(planner: &mut Planner<'_, '_, '_>, _: &Planned<'_, '_>) {
+    let (key, bytes) = databases::PLACES;
+    planner.room.put(key, bytes);
+}
 
 /// Keys that a flush deletes under one guard: less than a millisecond, so that no thread waits long
 /// for this guard.

@@ -2,11 +2,20 @@
 
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::events::{EventName, NEW};
+use crate::command::row::*;
 use duramen_base::expiry::removes_at_once;
 use duramen_config::EventClasses;
 use duramen_engine::{Decision, Guard, KeyHash};
 use duramen_types::dump;
 use duramen_wire::resp::number::parse_integer;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("dump", 2, KEYSPACE, doc(Topic::Generic, "2.6.0", "O(N)", "Returns a value in Redis's serialization."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(dump)).tips(&["nondeterministic_output"]),
+    row("restore", -4, DENYOOM | KEYSPACE | DANGEROUS, doc(Topic::Generic, "2.6.0", "O(N)", "Creates a key from a value in Redis's serialization."),
+        Keys::one(SETS), Effect::Writes(Growth::Sets(growth::any)), Secrets::None, Run::Data(restore)),
+];
 
 const RESTORE: EventName = (EventClasses::GENERIC, "restore");
 

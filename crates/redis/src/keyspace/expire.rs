@@ -2,10 +2,34 @@
 
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use crate::command::events::{DEL, EXPIRE, PERSIST};
+use crate::command::row::*;
 use crate::values::set_options::{EX, EXAT, PX, PXAT, Unit, when_ms};
 use duramen_base::expiry::removes_at_once;
 use duramen_engine::{Decision, Guard, KeyHash};
 use duramen_wire::resp::number::parse_integer;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("expire", -3, FAST | KEYSPACE, doc(Topic::Generic, "1.0.0", "O(1)", "Sets the time to live of a key in seconds."),
+        Keys::one(UPDATES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(expire)),
+    row("pexpire", -3, FAST | KEYSPACE, doc(Topic::Generic, "2.6.0", "O(1)", "Sets the time to live of a key in milliseconds."),
+        Keys::one(UPDATES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(pexpire)),
+    row("expireat", -3, FAST | KEYSPACE, doc(Topic::Generic, "1.2.0", "O(1)", "Sets when a key expires, in seconds since 1970."),
+        Keys::one(UPDATES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(expireat)),
+    row("pexpireat", -3, FAST | KEYSPACE, doc(Topic::Generic, "2.6.0", "O(1)", "Sets when a key expires, in milliseconds since 1970."),
+        Keys::one(UPDATES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(pexpireat)),
+    row("ttl", 2, FAST | KEYSPACE | UNCOUNTED, doc(Topic::Generic, "1.0.0", "O(1)", "Returns the time to live of a key in seconds."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(ttl)).tips(&["nondeterministic_output"]),
+    row("pttl", 2, FAST | KEYSPACE | UNCOUNTED, doc(Topic::Generic, "2.6.0", "O(1)", "Returns the time to live of a key in milliseconds."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(pttl)).tips(&["nondeterministic_output"]),
+    row("expiretime", 2, FAST | KEYSPACE | UNCOUNTED, doc(Topic::Generic, "7.0.0", "O(1)", "Returns when a key expires, in seconds since 1970."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(expiretime)),
+    row("pexpiretime", 2, FAST | KEYSPACE | UNCOUNTED,
+        doc(Topic::Generic, "7.0.0", "O(1)", "Returns when a key expires, in milliseconds since 1970."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(pexpiretime)),
+    row("persist", 2, FAST | KEYSPACE, doc(Topic::Generic, "2.2.0", "O(1)", "Removes the expiry of a key."),
+        Keys::one(UPDATES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(persist)),
+];
 
 /// NX, XX, GT, LT.
 #[derive(Clone, Copy, Default)]

@@ -9,7 +9,10 @@
 use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use crate::command::databases::{DROPPED_NOW, parse_db, table_for, table_in};
 use crate::command::events::{EventName, NEW};
+use crate::command::growth::Planned;
+use crate::command::room::Planner;
 use crate::command::routing;
+use crate::command::row::*;
 use crate::command::spec::Access;
 use crate::state::shared::encodings::{Encodings, Limit};
 use duramen_config::{EventClasses, Mode, Policy};
@@ -17,6 +20,50 @@ use duramen_engine::{Guard, KeyHash, Object, Room, TableId};
 use duramen_types::table::{Hash, Set};
 use duramen_types::{Sorted, Text, Type, count};
 use duramen_wire::resp::number::parse_integer;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("type", 2, FAST | KEYSPACE | UNCOUNTED, doc(Topic::Generic, "1.0.0", "O(1)", "Returns the type of a value."),
+        Keys::one(LOOKS), Effect::Reads, Secrets::None, Run::Data(type_of)),
+    row("rename", 3, KEYSPACE, doc(Topic::Generic, "1.0.0", "O(1)", "Renames a key."),
+        Keys::two(TAKES, SETS), Effect::Writes(Growth::Own(plan_rename)), Secrets::None, Run::Atomic(rename)),
+    row("renamenx", 3, FAST | KEYSPACE, doc(Topic::Generic, "1.0.0", "O(1)", "Renames a key if the new name is not taken."),
+        Keys::two(TAKES, CREATES), Effect::Writes(Growth::Own(plan_rename)), Secrets::None, Run::Atomic(renamenx)),
+    row("copy", -3, DENYOOM | KEYSPACE, doc(Topic::Generic, "6.2.0", "O(N)", "Copies a value to another key or database."),
+        Keys::two(READS, SETS), Effect::Writes(Growth::Own(plan_copy)), Secrets::None, Run::Alone(copy))
+        .names(Names::Target { key: 2, database: Database::Option(3) }),
+    row("move", 3, FAST | KEYSPACE, doc(Topic::Generic, "1.0.0", "O(1)", "Moves a key to another database."),
+        Keys::one(CHANGES), Effect::Writes(Growth::Own(plan_move)), Secrets::None, Run::Alone(move_to))
+        .names(Names::Target { key: 1, database: Database::Argument(2) }).family(Family::MultiWrite),
+    container("object", doc(Topic::Generic, "2.2.3", "Depends on the subcommand", "A container for commands about values.")),
+    row("object|encoding", 3, KEYSPACE | UNCOUNTED, doc(Topic::Generic, "2.2.3", "O(1)", "Returns how Redis would represent a value."),
+        Keys::at(2, LOOKS), Effect::Reads, Secrets::None, Run::Data(object_encoding)).tips(&["nondeterministic_output"]),
+    row("object|freq", 3, KEYSPACE | UNCOUNTED, doc(Topic::Generic, "4.0.0", "O(1)", "Returns the access frequency of a value."),
+        Keys::at(2, LOOKS), Effect::Reads, Secrets::None, Run::Data(object_freq)).tips(&["nondeterministic_output"]),
+    row("object|idletime", 3, KEYSPACE | UNCOUNTED, doc(Topic::Generic, "2.2.3", "O(1)", "Returns the time since the last access."),
+        Keys::at(2, LOOKS), Effect::Reads, Secrets::None, Run::Data(object_idletime)).tips(&["nondeterministic_output"]),
+    row("object|refcount", 3, KEYSPACE | UNCOUNTED, doc(Topic::Generic, "2.2.3", "O(1)", "Returns the number of references to a value."),
+        Keys::at(2, LOOKS), Effect::Reads, Secrets::None, Run::Data(object_refcount)).tips(&["nondeterministic_output"]),
+    row("object|help", 2, LOADING | STALE | KEYSPACE | TELLS, doc(Topic::Generic, "6.2.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(object_help)),
+];
+
+fn plan_rename<'k>(planner: &mut Planner<'_, '_, 'k>, planned: &Planned<'_, 'k>) {
+    let bytes = planner.value_bytes(planned.table, planned.arg(1));
+    planner.put(planned.table, planned.arg(2), bytes);
+    planner.remove(planned.arg(1));
+}
+
+fn plan_copy<'k>(planner: &mut Planner<'_, '_, 'k>, planned: &Planned<'_, 'k>) {
+    let bytes = planner.value_bytes(planned.table, planned.arg(1));
+    planner.put(planned.target, planned.arg(2), bytes);
+}
+
+fn plan_move<'k>(planner: &mut Planner<'_, '_, 'k>, planned: &Planned<'_, 'k>) {
+    let bytes = planner.value_bytes(planned.table, planned.arg(1));
+    planner.put(planned.target, planned.arg(1), bytes);
+    planner.remove(planned.arg(1));
+}
 
 const RENAME_FROM: EventName = (EventClasses::GENERIC, "rename_from");
 const RENAME_TO: EventName = (EventClasses::GENERIC, "rename_to");

@@ -10,12 +10,28 @@
 
 use super::keys::type_name;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YIELDS};
+use crate::command::row::*;
 use crate::command::served_keys::ServedKeys;
 use crate::command::walk::{LONG_PATTERN, compiled, parse_cursor};
 use duramen_base::glob::Pattern;
 use duramen_engine::{Error, Guard, KeyHash, Object, TableId};
 use duramen_wire::resp::number::{IntegerText, parse_integer};
 use duramen_wire::resp::{Encoder, Room};
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("randomkey", 1, KEYSPACE | WHOLE, doc(Topic::Generic, "1.0.0", "O(1)", "Returns some key."),
+        Keys::NONE, Effect::Reads, Secrets::None, Run::Data(randomkey)).family(Family::Scan)
+        .tips(&["request_policy:all_shards", "nondeterministic_output"]),
+    row("dbsize", 1, FAST | KEYSPACE | WHOLE, doc(Topic::Server, "1.0.0", "O(1)", "Returns the number of keys."),
+        Keys::NONE, Effect::Reads, Secrets::None, Run::Data(dbsize)).family(Family::Scan)
+        .tips(&["request_policy:all_shards", "response_policy:agg_sum"]),
+    row("scan", -2, KEYSPACE | WHOLE | TIMED, doc(Topic::Generic, "2.8.0", "O(1)", "Walks over the keys step by step."),
+        Keys::NONE, Effect::Reads, Secrets::None, Run::Data(scan)).family(Family::Scan).tips(&["nondeterministic_output", "request_policy:special"]),
+    row("keys", 2, KEYSPACE | DANGEROUS | WHOLE | TIMED, doc(Topic::Generic, "1.0.0", "O(N)", "Returns all keys that match a pattern."),
+        Keys::NONE, Effect::Reads, Secrets::None, Run::Data(keys)).family(Family::Scan)
+        .tips(&["request_policy:all_shards", "nondeterministic_output_order"]),
+];
 
 /// Objects that KEYS visits in one step of its walk, with a short pattern.
 const KEYS_STEP: usize = 1024;

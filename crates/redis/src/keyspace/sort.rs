@@ -7,7 +7,8 @@
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YIELDS};
 use crate::command::drafted;
 use crate::command::events::EventName;
-use crate::command::spec::{Spec, flag};
+use crate::command::keys::{Unnamed, each_option};
+use crate::command::row::*;
 use crate::state::conflicts::Conflicts;
 use crate::values::collection::{WRONG_TYPE, Write, encoded, plain, several_at_once};
 use crate::values::computed::computed_at_once;
@@ -23,6 +24,46 @@ use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 use std::cmp::Ordering;
 use std::time::Instant;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("sort", -2, DENYOOM | SET | SORTED_SET | LIST | DANGEROUS, doc(Topic::Generic, "1.0.0", "O(N*log(N))", "Sorts the elements of a collection."),
+        Keys::and_store(2, READS, SETS).unnamed(BY_PATTERNS).misses(Misses::First).anywhere(&[(READS, BY_OR_GET), (SETS, STORE)]),
+        Effect::Writes(Growth::Stores), Secrets::None, Run::Atomic(sort)),
+    row("sort_ro", -2, SET | SORTED_SET | LIST | DANGEROUS, doc(Topic::Generic, "7.0.0", "O(N*log(N))", "Sorts the elements of a collection."),
+        Keys::one(READS).unnamed(BY_PATTERNS).anywhere(&[(READS, BY_OR_GET)]), Effect::Reads, Secrets::None, Run::Atomic(sort)),
+    row("lcs", -3, NO_FLAGS, doc(Topic::String, "7.0.0", "O(N*M)", "Returns the longest common subsequence of two strings."),
+        Keys::two(READS, READS), Effect::Reads, Secrets::None, Run::Atomic(lcs)),
+];
+
+const BY_OR_GET: &str = "For the optional BY/GET keyword. It is marked 'unknown' because the key names derive from the content of the key we sort";
+const STORE: &str = "For the optional STORE keyword. It is marked 'unknown' because the keyword can appear anywhere in the argument array";
+
+/// The keys that the patterns of BY and GET name. `GET x` reads none, but needs the right.
+const BY_PATTERNS: Unnamed = Unnamed {
+    stand_at: pattern_of_keys,
+    are_read: reads_more_keys,
+};
+
+/// The position of a pattern by which SORT reads keys that the request does not name.
+fn pattern_of_keys(args: &Args<'_>) -> Option<usize> {
+    let mut found = None;
+    each_option(args, 2, |option, at| {
+        let pattern = args.get(at).unwrap_or_default();
+        let reads = match option {
+            b"by" => pattern.contains(&b'*'),
+            b"get" => pattern != b"#",
+            _ => false,
+        };
+        found = found.or(reads.then_some(at));
+    });
+    found
+}
+
+/// Whether a SORT, which may store its result or not, reads keys that its arguments do not name.
+fn reads_more_keys(args: &Args<'_>, may_store: bool) -> bool {
+    Options::parse(may_store, args).is_ok_and(|options| options.reads_more_keys())
+}
 
 /// Many elements may be sorted by the same long text.
 const TOO_LONG_WEIGHTS: Failure =
@@ -51,7 +92,7 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    fn parse(spec: &Spec, args: &Args<'a>) -> Result<Options<'a>, Failure> {
+    fn parse(may_store: bool, args: &Args<'a>) -> Result<Options<'a>, Failure> {
         let mut options = Options::default();
         let mut rest = args.skip(2).into_iter();
         while let Some(option) = rest.next() {
@@ -64,7 +105,7 @@ impl<'a> Options<'a> {
                     let start = parse_integer(start).ok_or(NOT_AN_INTEGER)?;
                     options.limit = Some((start, parse_integer(count).ok_or(NOT_AN_INTEGER)?));
                 }
-                b"store" if spec.has(flag::WRITE) => {
+                b"store" if may_store => {
                     rest.next().ok_or(SYNTAX)?;
                     options.stores = true;
                 }
@@ -460,12 +501,6 @@ impl Options<'_> {
     }
 }
 
-/// Whether a request is a SORT that reads keys which its arguments do not name.
-pub(crate) fn reads_more_keys(spec: &Spec, args: &Args<'_>) -> bool {
-    let is_sort = spec.has(flag::MOVABLE) && matches!(spec.name, "sort" | "sort_ro");
-    is_sort && Options::parse(spec, args).is_ok_and(|options| options.reads_more_keys())
-}
-
 /// SORT with STORE: it reads and sorts before it locks its two keys (computed::C1,
 /// transaction::T8), and runs again if the sorted collection has changed meanwhile.
 fn store_unlocked(
@@ -536,7 +571,7 @@ fn run_unlocked(
 
 /// SORT and SORT_RO.
 pub(crate) fn sort(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let options = Options::parse(ctx.spec, &ctx.args)?;
+    let options = Options::parse(ctx.spec.has(WRITE), &ctx.args)?;
     if options.by_pattern().is_some() {
         ctx.not_in_cluster("BY option of SORT is")?;
     }

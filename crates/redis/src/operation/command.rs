@@ -1,12 +1,34 @@
 //! COMMAND: describes the commands of the command table.
 
+use crate::command::access::KeyAccess;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
-use crate::command::key_access::KeyAccess;
 use crate::command::lookup::Resolved;
-use crate::command::spec::{Commands, Group, Spec, flag};
+use crate::command::row::*;
+use crate::command::spec::{Commands, flag};
 use crate::command::walk::LONG_PATTERN;
 use duramen_base::glob::Pattern;
 use duramen_wire::resp::Encoder;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("command", -1, LOADING | STALE | CONNECTION | CONTAINER | TIMED | REPORTS, doc(Topic::Server, "2.8.13", "O(N)", "Describes all commands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(command)).tips(&["nondeterministic_output_order"]),
+    row("command|count", 2, LOADING | STALE | CONNECTION | REPORTS, doc(Topic::Server, "2.8.13", "O(1)", "Returns the number of commands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(count)),
+    row("command|info", -2, LOADING | STALE | CONNECTION | REPORTS, doc(Topic::Server, "2.8.13", "O(N)", "Describes commands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(info)).tips(&["nondeterministic_output_order"]),
+    row("command|docs", -2, LOADING | STALE | CONNECTION | REPORTS, doc(Topic::Server, "7.0.0", "O(N)", "Documents commands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(docs)).tips(&["nondeterministic_output_order"]),
+    row("command|getkeys", -3, LOADING | STALE | CONNECTION | REPORTS, doc(Topic::Server, "2.8.13", "O(N)", "Returns the keys of a request."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(getkeys)),
+    row("command|getkeysandflags", -3, LOADING | STALE | CONNECTION | REPORTS,
+        doc(Topic::Server, "7.0.0", "O(N)", "Returns the keys of a request and what it does to them."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(getkeysandflags)),
+    row("command|list", -2, LOADING | STALE | CONNECTION | REPORTS, doc(Topic::Server, "7.0.0", "O(N)", "Returns the names of all commands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(list)).tips(&["nondeterministic_output_order"]),
+    row("command|help", 2, LOADING | STALE | CONNECTION | REPORTS, doc(Topic::Server, "5.0.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),
+];
 
 /// Maximum number of names in one request, and of the commands and subcommands that they stand for.
 pub(crate) const NAMES_MAX: usize = 1_024;
@@ -104,9 +126,10 @@ fn write_info(reply: &mut Encoder<'_>, commands: &Commands, spec: &Spec) {
     for name in flags {
         reply.simple(name);
     }
-    reply.integer(spec.keys.first.into());
-    reply.integer(spec.keys.last.into());
-    reply.integer(spec.keys.step.into());
+    let place = spec.keys.place();
+    reply.integer(place.first.into());
+    reply.integer(place.last.into());
+    reply.integer(place.step.into());
     let mut categories: Vec<&str> = spec.categories().collect();
     if !spec.has(flag::FAST) {
         // The position of `@fast`.
@@ -118,9 +141,8 @@ fn write_info(reply: &mut Encoder<'_>, commands: &Commands, spec: &Spec) {
     for name in categories {
         reply.simple(name);
     }
-    let tips = tips(spec);
-    reply.set(tips.len());
-    for tip in tips {
+    reply.set(spec.tips.len());
+    for tip in spec.tips {
         reply.bulk(tip.as_bytes());
     }
     write_key_specs(reply, spec);
@@ -136,70 +158,6 @@ fn names(spec: &Spec, table: &[(u64, &'static str)]) -> Vec<&'static str> {
         .filter(|(bit, _)| spec.has(*bit))
         .map(|(_, name)| *name)
         .collect()
-}
-
-/// Hints for clients and proxies, in Redis's words.
-fn tips(spec: &Spec) -> &'static [&'static str] {
-    match spec.name {
-        "ping" | "flushdb" | "flushall" | "memory|purge" => {
-            &["request_policy:all_shards", "response_policy:all_succeeded"]
-        }
-        "mget" => &["request_policy:multi_shard"],
-        "mset" => &[
-            "request_policy:multi_shard",
-            "response_policy:all_succeeded",
-        ],
-        "msetnx" => &["request_policy:multi_shard", "response_policy:agg_min"],
-        "del" | "unlink" | "exists" | "touch" => {
-            &["request_policy:multi_shard", "response_policy:agg_sum"]
-        }
-        "ttl" | "pttl" | "object|encoding" | "object|freq" | "object|idletime"
-        | "object|refcount" | "time" | "lastsave" | "client|info" | "client|list" | "dump"
-        | "hrandfield" | "hscan" | "spop" | "srandmember" | "sscan" | "zrandmember" | "zscan"
-        | "xadd" | "xtrim" | "xpending" | "xclaim" | "xautoclaim" | "xinfo|consumers" => {
-            &["nondeterministic_output"]
-        }
-        "randomkey" => &["request_policy:all_shards", "nondeterministic_output"],
-        "dbsize" => &["request_policy:all_shards", "response_policy:agg_sum"],
-        "scan" => &["nondeterministic_output", "request_policy:special"],
-        "keys" => &["request_policy:all_shards", "nondeterministic_output_order"],
-        "info" | "memory|stats" | "memory|doctor" | "memory|malloc-stats" => &[
-            "nondeterministic_output",
-            "request_policy:all_shards",
-            "response_policy:special",
-        ],
-        "config|set" | "slowlog|reset" | "latency|reset" => {
-            &["request_policy:all_nodes", "response_policy:all_succeeded"]
-        }
-        "wait" => &["request_policy:all_shards", "response_policy:agg_min"],
-        "slowlog|get" => &["request_policy:all_nodes", "nondeterministic_output"],
-        "slowlog|len" => &[
-            "request_policy:all_nodes",
-            "response_policy:agg_sum",
-            "nondeterministic_output",
-        ],
-        "latency|doctor" | "latency|graph" | "latency|history" | "latency|latest"
-        | "latency|histogram" => &[
-            "nondeterministic_output",
-            "request_policy:all_nodes",
-            "response_policy:special",
-        ],
-        "command" | "command|info" | "command|docs" | "command|list" | "module|list"
-        | "hgetall" | "hkeys" | "hvals" | "sdiff" | "sinter" | "smembers" | "sunion" => {
-            &["nondeterministic_output_order"]
-        }
-        "cluster|info"
-        | "cluster|nodes"
-        | "cluster|shards"
-        | "cluster|slots"
-        | "cluster|links"
-        | "cluster|getkeysinslot"
-        | "cluster|count-failure-reports"
-        | "cluster|replicas"
-        | "cluster|slaves"
-        | "cluster|bumpepoch" => &["nondeterministic_output"],
-        _ => &[],
-    }
 }
 
 fn write_access(reply: &mut Encoder<'_>, access: KeyAccess) {
@@ -228,35 +186,38 @@ enum KeyPlace {
     Unknown,
 }
 
-/// Redis's notes on the keys of a command; of SORT on those without a fixed place.
-fn note_on_keys(spec: &Spec, place: &KeyPlace, access: KeyAccess) -> Option<&'static str> {
-    let is_unknown = matches!(place, KeyPlace::Unknown);
-    Some(match spec.name {
-        "bitfield" => "This command allows both access and modification of the key",
-        "getex" => "RW and UPDATE because it changes the TTL",
-        "xadd" => "UPDATE instead of INSERT because of the optional trimming feature",
-        "pfcount" => {
-            "RW because it may change the internal representation of the key, and propagate to replicas"
+impl KeyPlace {
+    /// One, behind the option `word`.
+    fn option(word: &'static str, from: i64) -> KeyPlace {
+        KeyPlace::Keyword {
+            word,
+            from,
+            last: 0,
+            limit: 0,
         }
-        "set" => "RW and ACCESS due to the optional `GET` argument",
-        "sort" | "sort_ro" if is_unknown && access == KeyAccess::declared(spec).0 => SORT_PATTERNS,
-        "sort" if is_unknown => SORT_STORE,
-        _ => return None,
-    })
+    }
+
+    /// The first half of the arguments behind `STREAMS`.
+    fn streams(from: i64) -> KeyPlace {
+        KeyPlace::Keyword {
+            word: "STREAMS",
+            from,
+            last: -1,
+            limit: 2,
+        }
+    }
 }
 
-const SORT_PATTERNS: &str = "For the optional BY/GET keyword. It is marked 'unknown' because the key names derive from the content of the key we sort";
-const SORT_STORE: &str = "For the optional STORE keyword. It is marked 'unknown' because the keyword can appear anywhere in the argument array";
-
-fn key_places(spec: &Spec) -> Vec<(KeyAccess, KeyPlace)> {
-    let keys = spec.keys;
-    let (first, last, step) = (keys.first.into(), keys.last.into(), keys.step.into());
-    let (one, other) = KeyAccess::declared(spec);
+/// The keys of a command as Redis specifies them: their access, their place, and a note.
+fn key_places(spec: &Spec) -> Vec<(KeyAccess, KeyPlace, &'static str)> {
+    let (keys, place) = (&spec.keys, spec.keys.place());
+    let (first, last) = (i64::from(place.first), i64::from(place.last));
+    let (one, other) = keys.declared();
     let more = other.unwrap_or(one);
     let range = |first: i64, last: i64| KeyPlace::Range {
         first,
         last: if last < 0 { last } else { last - first },
-        step,
+        step: place.step.into(),
     };
     let mut places = Vec::new();
     match other {
@@ -267,52 +228,33 @@ fn key_places(spec: &Spec) -> Vec<(KeyAccess, KeyPlace)> {
         }
         _ => places.push((one, range(first, last))),
     }
-    if keys.count_at != 0 {
-        let at = keys.count_at.into();
+    if place.count_at != 0 {
+        let at = place.count_at.into();
         places.push((more, KeyPlace::Counted { at }));
     }
-    match spec.name {
-        "sort" => {
-            places.push((one, KeyPlace::Unknown));
-            places.push((more, KeyPlace::Unknown));
-        }
-        "sort_ro" => places.push((one, KeyPlace::Unknown)),
-        _ if keys.store_from != 0 => {
-            let from = keys.store_from.into();
-            for word in ["STORE", "STOREDIST"] {
-                let (last, limit) = (0, 0);
-                let place = KeyPlace::Keyword {
-                    word,
-                    from,
-                    last,
-                    limit,
-                };
-                places.push((more, place));
-            }
-        }
-        _ if keys.streams_from != 0 => places.push((
-            one,
-            KeyPlace::Keyword {
-                word: "STREAMS",
-                from: keys.streams_from.into(),
-                last: -1,
-                limit: 2,
-            },
-        )),
-        _ => {}
+    let from = i64::from(place.store_from);
+    if keys.anywhere.is_empty() && from != 0 {
+        places.extend(["STORE", "STOREDIST"].map(|word| (more, KeyPlace::option(word, from))));
     }
-    places
+    if place.streams_from != 0 {
+        places.push((one, KeyPlace::streams(place.streams_from.into())));
+    }
+    let fixed = places.into_iter();
+    let fixed = fixed.map(|(access, place)| (access, place, keys.note));
+    let anywhere = keys.anywhere.iter();
+    let anywhere = anywhere.map(|(access, note)| (*access, KeyPlace::Unknown, *note));
+    fixed.chain(anywhere).collect()
 }
 
 fn write_key_specs(reply: &mut Encoder<'_>, spec: &Spec) {
     let places = key_places(spec);
     reply.set(places.len());
-    for (access, place) in places {
-        write_key_spec(reply, spec, access, &place);
+    for (access, place, note) in places {
+        write_key_spec(reply, access, &place, note);
     }
 }
 
-fn write_key_spec(reply: &mut Encoder<'_>, spec: &Spec, access: KeyAccess, place: &KeyPlace) {
+fn write_key_spec(reply: &mut Encoder<'_>, access: KeyAccess, place: &KeyPlace, note: &str) {
     let (search, begin, find, keys): (_, &[_], _, &[_]) = match place {
         KeyPlace::Range { first, last, step } => (
             "index",
@@ -336,9 +278,8 @@ fn write_key_spec(reply: &mut Encoder<'_>, spec: &Spec, access: KeyAccess, place
         ),
         KeyPlace::Unknown => ("unknown", &[], "unknown", &[]),
     };
-    let note = note_on_keys(spec, place, access);
-    reply.map(3 + usize::from(note.is_some()));
-    if let Some(note) = note {
+    reply.map(3 + usize::from(!note.is_empty()));
+    if !note.is_empty() {
         reply.bulk(b"notes");
         reply.bulk(note.as_bytes());
     }
@@ -396,10 +337,10 @@ fn write_docs(reply: &mut Encoder<'_>, commands: &Commands, spec: &Spec) {
     let subs = subcommands(commands, spec).count();
     reply.map(4 + usize::from(subs > 0));
     for (field, text) in [
-        ("summary", spec.summary),
-        ("since", spec.since),
-        ("group", spec.group.name()),
-        ("complexity", spec.complexity),
+        ("summary", spec.doc.summary),
+        ("since", spec.doc.since),
+        ("group", spec.doc.topic.name()),
+        ("complexity", spec.doc.complexity),
     ] {
         reply.bulk(field.as_bytes());
         reply.bulk(text.as_bytes());
@@ -426,7 +367,7 @@ fn inner<'a>(ctx: &Context<'a>) -> Result<(&'static Spec, Vec<&'a [u8]>), Failur
         }
         _ => return Err(Failure::Text("ERR Invalid command specified")),
     };
-    if !spec.has_keys() || !KeyAccess::declared(spec).0.is_of_key() {
+    if !spec.has_keys() || !spec.keys.declared().0.is_of_key() {
         return Err(Failure::Text("ERR The command has no key arguments"));
     }
     let positions = spec.key_positions(&args);
@@ -455,7 +396,7 @@ pub(crate) fn getkeysandflags(ctx: &mut Context<'_>) -> Done {
     for (n, key) in keys.into_iter().enumerate() {
         reply.array(2);
         reply.bulk(key);
-        write_access(&mut reply, KeyAccess::of(spec, &args, n));
+        write_access(&mut reply, spec.keys.access(&args, n));
     }
     Ok(())
 }
@@ -502,7 +443,7 @@ pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
         ctx.commands
             .rows()
             .iter()
-            .all(|spec| spec.is_refused() == (spec.group == Group::Foreign))
+            .all(|spec| spec.is_refused() == (spec.doc.topic == Topic::Foreign))
     );
     ctx.help(&[
         "(no subcommand)",

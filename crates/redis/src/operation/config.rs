@@ -2,6 +2,7 @@
 
 use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure};
+use crate::command::row::*;
 use crate::command::turn::Ending;
 use crate::reply::wait::Until;
 use crate::state::Shared;
@@ -9,6 +10,24 @@ use crate::state::shared::encodings::Encodings;
 use duramen_base::glob::Pattern;
 use duramen_base::ids::Level;
 use duramen_config::{SETTINGS, ServerConfig, ServerError, Setting};
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    container("config", doc(Topic::Server, "2.0.0", "Depends on the subcommand", "A container for commands about settings.")),
+    row("config|get", -3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS, doc(Topic::Server, "2.0.0", "O(N)", "Returns settings."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(get)),
+    row("config|set", -4, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | CHANGES_SETTINGS,
+        doc(Topic::Server, "2.0.0", "O(N)", "Changes settings of the running server."),
+        Keys::NONE, Effect::Acts, Secrets::From(3), Run::Plain(set)).tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    row("config|resetstat", 2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | SWEEPS,
+        doc(Topic::Server, "2.0.0", "O(1)", "Sets the counters of INFO back to 0."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(resetstat)),
+    row("config|rewrite", 2, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | DANGEROUS,
+        doc(Topic::Server, "2.8.0", "O(1)", "Writes the settings that CONFIG SET changed to the configuration file."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(rewrite)),
+    row("config|help", 2, LOADING | STALE | TELLS, doc(Topic::Server, "5.0.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),
+];
 
 /// Parameters that Redis's clients and agents read and that are fixed here.
 fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> {

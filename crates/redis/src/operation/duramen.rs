@@ -9,6 +9,8 @@
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::databases;
 use crate::command::events::SET;
+use crate::command::keys::Unnamed;
+use crate::command::row::*;
 use crate::command::served_keys::ServedKeys;
 use crate::command::spec::Access;
 use crate::command::walk::{compiled, parse_cursor};
@@ -21,6 +23,49 @@ use duramen_base::ids::Level;
 use duramen_engine::{Condition, Error, Guard, KeyHash, Outcome, TableId};
 use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::{IntegerText, parse_integer};
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("duramen.read", 2, FAST, doc(Topic::Duramen, "0.1.0", "O(1)", "Returns the value and the object version of a key."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(read)),
+    row("duramen.write", -3, DENYOOM | FAST,
+        doc(Topic::Duramen, "0.1.0", "O(1)", "Writes a key under a condition; returns its object version and the level."),
+        Keys::one(SETS), Effect::Writes(Growth::Sets(growth::given)), Secrets::None, Run::Data(write)),
+    row("duramen.remove", -2, FAST, doc(Topic::Duramen, "0.1.0", "O(1)", "Removes a key under a condition; returns the object version it had."),
+        Keys::one(DELETES), Effect::Writes(Growth::MayRemove), Secrets::None, Run::Data(remove)),
+    row("duramen.incrby", 3, DENYOOM | FAST, doc(Topic::Duramen, "0.1.0", "O(1)", "Adds to an integer; returns it and its object version."),
+        Keys::one(CHANGES), Effect::Writes(Growth::Sets(growth::integer)), Secrets::None, Run::Data(incrby)),
+    row("duramen.incrbyfloat", 3, DENYOOM | FAST, doc(Topic::Duramen, "0.1.0", "O(1)", "Adds to a number; returns it and its object version."),
+        Keys::one(CHANGES), Effect::Writes(Growth::Sets(growth::number)), Secrets::None, Run::Data(incrbyfloat)),
+    row("duramen.mread", -2, FAST, doc(Topic::Duramen, "0.1.0", "O(N)", "Returns the values and object versions of several keys, each by itself."),
+        Keys::all(READS), Effect::Reads, Secrets::None, Run::Data(mread)),
+    row("duramen.mwrite", -3, DENYOOM, doc(Topic::Duramen, "0.1.0", "O(N)", "Writes several keys, each by itself."),
+        Keys::pairs(SETS), Effect::Writes(Growth::SetsPairs), Secrets::None, Run::Data(mwrite)),
+    row("duramen.mremove", -2, NO_FLAGS, doc(Topic::Duramen, "0.1.0", "O(N)", "Removes several keys, each by itself."),
+        Keys::all(DELETES), Effect::Writes(Growth::MayRemove), Secrets::None, Run::Data(mremove)),
+    row("duramen.scan", -2, WHOLE | TIMED, doc(Topic::Duramen, "0.1.0", "O(N)", "Walks over keys, values and object versions."),
+        Keys::NONE.unnamed(ANY_KEY), Effect::Reads, Secrets::None, Run::Data(scan)).family(Family::Scan),
+    row("duramen.use", 2, FAST | NO_MULTI | CONNECTION, doc(Topic::Duramen, "0.1.0", "O(1)", "Chooses a table for this connection by name."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Store(use_table)).names(Names::Table(1)),
+    container("duramen.table", doc(Topic::Duramen, "0.1.0", "O(1)", "A container for commands about tables.")),
+    row("duramen.table|create", -3, NO_MULTI,
+        doc(Topic::Duramen, "0.1.0", "O(1)", "Makes a table, with a level of its own if wanted; returns its id."),
+        Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Store(table_create)).names(Names::Table(2)),
+    row("duramen.table|id", 3, NO_FLAGS, doc(Topic::Duramen, "0.1.0", "O(1)", "Returns the id of a table."),
+        Keys::NONE, Effect::Reads, Secrets::None, Run::Store(table_id)).names(Names::Table(2)),
+    row("duramen.table|drop", 3, NO_MULTI | DANGEROUS, doc(Topic::Duramen, "0.1.0", "O(1)", "Drops a table and all its objects."),
+        Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(table_drop)).names(Names::Table(2)),
+    row("duramen.table|list", 2, REPORTS, doc(Topic::Duramen, "0.1.0", "O(1)", "Returns names, ids, sizes and levels of all tables."),
+        Keys::NONE, Effect::Reads, Secrets::None, Run::Store(table_list)),
+    row("duramen.table|help", 2, TELLS, doc(Topic::Duramen, "0.1.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Store(table_help)),
+];
+
+/// Unlike SCAN, a walk returns values: it reads any key.
+const ANY_KEY: Unnamed = Unnamed {
+    stand_at: |_| Some(0),
+    are_read: |_, _| false,
+};
 
 pub(crate) fn read(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     read_one(ctx, guard, hashes[0], ctx.arg(1), false)

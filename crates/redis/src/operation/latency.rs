@@ -3,10 +3,39 @@
 use super::command::NAMES_MAX;
 use super::latency_graph;
 use crate::command::context::{Context, Done, Failure};
-use crate::command::spec::Spec;
+use crate::command::row::*;
 use crate::figures::counters::Histogram;
 use crate::figures::latency::{Event, Series, now_s};
 use crate::figures::totals::CommandTotals;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    container("latency", doc(Topic::Server, "2.8.13", "Depends on the subcommand", "A container for commands about latency.")),
+    row("latency|doctor", 2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS,
+        doc(Topic::Server, "2.8.13", "O(1)", "Says in words how latency is."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(doctor))
+        .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"]),
+    row("latency|graph", 3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS,
+        doc(Topic::Server, "2.8.13", "O(1)", "Draws the latency of an event."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(graph))
+        .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"]),
+    row("latency|history", 3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS,
+        doc(Topic::Server, "2.8.13", "O(1)", "Returns the samples of an event."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(history))
+        .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"]),
+    row("latency|latest", 2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS,
+        doc(Topic::Server, "2.8.13", "O(1)", "Returns the latest sample of each event."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(latest))
+        .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"]),
+    row("latency|reset", -2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, doc(Topic::Server, "2.8.13", "O(1)", "Removes samples."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(reset)).tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    row("latency|histogram", -2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS,
+        doc(Topic::Server, "7.0.0", "O(N)", "Returns the distribution of latency by command."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(histogram))
+        .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"]),
+    row("latency|help", 2, LOADING | STALE | TELLS, doc(Topic::Server, "2.8.13", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),
+];
 
 /// The events that have samples.
 fn recorded(ctx: &Context<'_>) -> Vec<(Event, Series)> {

@@ -3,9 +3,30 @@
 use super::footprint::Footprint;
 use super::info;
 use crate::command::context::{Context, Done, NOT_AN_INTEGER, SYNTAX};
+use crate::command::row::*;
 use duramen_config::process;
 use duramen_engine::{Guard, KeyHash, MemoryReport};
 use duramen_wire::resp::number::parse_integer;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    container("memory", doc(Topic::Server, "4.0.0", "Depends on the subcommand", "A container for commands about memory.")),
+    row("memory|usage", -3, NO_FLAGS, doc(Topic::Server, "4.0.0", "O(N) where N is the number of samples", "Returns the bytes that a key takes."),
+        Keys::at(2, LOOKS), Effect::Reads, Secrets::None, Run::Data(usage)),
+    row("memory|stats", 2, REPORTS, doc(Topic::Server, "4.0.0", "O(1)", "Returns where memory went."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Store(stats))
+        .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"]),
+    row("memory|doctor", 2, REPORTS, doc(Topic::Server, "4.0.0", "O(1)", "Says in words how memory is."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Store(doctor))
+        .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"]),
+    row("memory|malloc-stats", 2, REPORTS, doc(Topic::Server, "4.0.0", "O(1)", "Returns the allocator's figures."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Store(malloc_stats))
+        .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"]),
+    row("memory|purge", 2, NO_FLAGS, doc(Topic::Server, "4.0.0", "O(1)", "Gives free memory back."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Store(purge)).tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
+    row("memory|help", 2, LOADING | STALE | TELLS, doc(Topic::Server, "4.0.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Store(help)),
+];
 
 pub(crate) fn usage(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     match ctx.args.len() {

@@ -1,5 +1,6 @@
 //! Commands and figures for those who operate a server.
 
+pub(crate) mod absent;
 pub(crate) mod cluster;
 pub(crate) mod cluster_slots;
 pub(crate) mod command;

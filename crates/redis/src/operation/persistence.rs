@@ -6,6 +6,7 @@
 //! in its own directory, while all clients continue.
 
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::row::*;
 use crate::command::turn::Ending;
 use crate::durability::{Durability, Target};
 use crate::reply::wait::Until;
@@ -16,6 +17,28 @@ use duramen_engine::{Log, Position};
 use duramen_wire::resp::number::parse_integer;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("lastsave", 1, LOADING | STALE | FAST | DANGEROUS | TELLS, doc(Topic::Server, "1.0.0", "O(1)", "Returns when the data was last saved."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(lastsave)).tips(&["nondeterministic_output"]),
+    row("save", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI | DANGEROUS, doc(Topic::Server, "1.0.0", "O(N)", "Saves the data."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(save)),
+    row("bgsave", -1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | DANGEROUS, doc(Topic::Server, "1.0.0", "O(1)", "Saves the data in the background."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(bgsave)),
+    row("bgrewriteaof", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | DANGEROUS, doc(Topic::Server, "1.0.0", "O(1)", "Rewrites the append-only file."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(bgrewriteaof)),
+    row("wait", 3, NOSCRIPT | CONNECTION | TELLS, doc(Topic::Generic, "3.0.0", "O(1)", "Waits for replicas."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(wait)).tips(&["request_policy:all_shards", "response_policy:agg_min"]),
+    row("waitaof", 4, NOSCRIPT | BLOCKING | CONNECTION | TELLS, doc(Topic::Generic, "7.2.0", "O(1)", "Waits for the append-only file."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(waitaof)),
+    row("duramen.scrub", 1, ADMIN | NOSCRIPT | NO_MULTI | DANGEROUS,
+        doc(Topic::Duramen, "0.2.0", "O(N)", "Verifies all data on disk, in the background."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(scrub)),
+    row("duramen.snapshot", -2, ADMIN | NOSCRIPT | NO_MULTI | DANGEROUS,
+        doc(Topic::Duramen, "0.2.0", "O(N)", "Copies all data into a new directory, in the background."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(snapshot)),
+];
 
 pub(crate) const NO_PERSISTENCE: Failure = Failure::Text(
     "ERR nothing is saved: this server keeps data in memory only (level memory); start it with --dir to keep it",

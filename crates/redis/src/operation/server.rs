@@ -2,20 +2,48 @@
 
 use super::persistence::NO_PERSISTENCE;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::command::row::*;
 use crate::command::turn::Ending;
 use crate::reply::wait::Until;
 use crate::threads::watch::Stop;
 use duramen_wire::resp::number::IntegerText;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("time", 1, LOADING | STALE | FAST | TELLS, doc(Topic::Server, "2.6.0", "O(1)", "Returns the server's time."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(time)).tips(&["nondeterministic_output"]),
+    row("role", 1, NOSCRIPT | LOADING | STALE | FAST | DANGEROUS | TELLS, doc(Topic::Server, "2.8.12", "O(1)", "Returns the role of this server."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(role)),
+    row("shutdown", -1, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY | DANGEROUS,
+        doc(Topic::Server, "1.0.0", "O(N)", "Stops the server."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(shutdown)),
+    row("lolwut", -1, FAST | TELLS, doc(Topic::Server, "5.0.0", "O(1)", "Tells the version."),
+        Keys::NONE, Effect::Reads, Secrets::None, Run::Plain(lolwut)),
+    row("duramen.stuck", 1, NOSCRIPT | LOADING | STALE | TELLS,
+        doc(Topic::Duramen, "0.1.0", "O(N) where N is the number of threads.", "Tells which threads have not come back to their loops, and for how long."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(stuck)),
+    row("replicaof", 3, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING | DANGEROUS,
+        doc(Topic::Server, "5.0.0", "O(1)", "Accepts `NO ONE` alone: there are no replicas of single servers."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(replicaof)),
+    row("slaveof", 3, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING | DANGEROUS, doc(Topic::Server, "1.0.0", "O(1)", "As REPLICAOF."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(replicaof)),
+    container("module", doc(Topic::Server, "4.0.0", "Depends on the subcommand", "A container for commands about modules, of which there are none.")),
+    row("module|list", 2, ADMIN | NOSCRIPT | TELLS, doc(Topic::Server, "4.0.0", "O(1)", "Returns an empty list."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(no_modules)).tips(&["nondeterministic_output_order"]),
+    row("module|load", -3, ADMIN | NOSCRIPT | DANGEROUS, doc(Topic::Server, "4.0.0", "O(1)", "Refused: there are no modules."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(refuse_module)),
+    row("module|loadex", -3, ADMIN | NOSCRIPT | DANGEROUS, doc(Topic::Server, "7.0.0", "O(1)", "Refused: there are no modules."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(refuse_module)),
+    row("module|unload", 3, ADMIN | NOSCRIPT | DANGEROUS, doc(Topic::Server, "4.0.0", "O(1)", "Refused: there are no modules."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(refuse_module)),
+    row("module|help", 2, LOADING | STALE | TELLS, doc(Topic::Server, "5.0.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(module_help)),
+];
+
 /// The reason for refusing replication.
 pub(crate) const WHY_REPLICATION: &str =
     "a single server has no replicas; members of a cluster keep copies of each other's data";
-
-/// A container is never run without a subcommand: its arity forbids that.
-pub(crate) fn container(_: &mut Context<'_>) -> Done {
-    Err(SYNTAX)
-}
 
 /// Wall-clock time since the Unix epoch, for display.
 pub(crate) fn unix_time() -> Duration {

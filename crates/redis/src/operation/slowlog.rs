@@ -1,9 +1,24 @@
 //! SLOWLOG.
 
 use crate::command::context::{Context, Done, Failure};
+use crate::command::row::*;
 use crate::figures::slow_log::ENTRY_BYTES;
 use duramen_config::heap;
 use duramen_wire::resp::number::parse_integer;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    container("slowlog", doc(Topic::Server, "2.2.12", "Depends on the subcommand", "A container for commands about slow requests.")),
+    row("slowlog|get", -2, ADMIN | LOADING | STALE | DANGEROUS | REPORTS, doc(Topic::Server, "2.2.12", "O(N)", "Returns the newest entries."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(get)).tips(&["request_policy:all_nodes", "nondeterministic_output"]),
+    row("slowlog|len", 2, ADMIN | LOADING | STALE | DANGEROUS | TELLS, doc(Topic::Server, "2.2.12", "O(1)", "Returns the number of entries."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(len))
+        .tips(&["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"]),
+    row("slowlog|reset", 2, ADMIN | LOADING | STALE | DANGEROUS, doc(Topic::Server, "2.2.12", "O(N)", "Removes all entries."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(reset)).tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    row("slowlog|help", 2, LOADING | STALE | TELLS, doc(Topic::Server, "6.2.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),
+];
 
 pub(crate) fn get(ctx: &mut Context<'_>) -> Done {
     if ctx.args.len() > 3 {

@@ -4,6 +4,7 @@
 //! is filled in then.
 
 use crate::command::context::{Context, Done, Failure, YIELDS};
+use crate::command::row::*;
 use crate::command::walk::compiled;
 use crate::membership::outbox::MESSAGE_BYTES_MAX;
 use crate::reply::effects::NO_RECEIVERS;
@@ -16,6 +17,44 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::resp::Encoder;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("publish", 3, LOADING | STALE | FAST | MAY_REPLICATE | WITH_DATA | PUBLISHES,
+        doc(Topic::PubSub, "2.0.0", "O(N+M)", "Sends a message to the subscribers of a channel."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(publish)).names(Names::Channel),
+    row("subscribe", -2, NOSCRIPT | LOADING | STALE | SUBSCRIBED, doc(Topic::PubSub, "2.0.0", "O(N)", "Subscribes to channels."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(subscribe)).names(Names::Channels),
+    row("unsubscribe", -1, NOSCRIPT | LOADING | STALE | SUBSCRIBED, doc(Topic::PubSub, "2.0.0", "O(N)", "Ends subscriptions to channels."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(unsubscribe)),
+    row("psubscribe", -2, NOSCRIPT | LOADING | STALE | SUBSCRIBED,
+        doc(Topic::PubSub, "2.0.0", "O(N)", "Subscribes to all channels that match patterns."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(psubscribe)).names(Names::Patterns),
+    row("punsubscribe", -1, NOSCRIPT | LOADING | STALE | SUBSCRIBED, doc(Topic::PubSub, "2.0.0", "O(N)", "Ends subscriptions to patterns."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(punsubscribe)),
+    row("spublish", 3, LOADING | STALE | FAST | MAY_REPLICATE,
+        doc(Topic::PubSub, "7.0.0", "O(N)", "Sends a message to the subscribers of a shard channel."),
+        Keys::one(CHANNEL), Effect::Acts, Secrets::None, Run::Plain(spublish)).names(Names::Channel),
+    row("ssubscribe", -2, NOSCRIPT | LOADING | STALE | SUBSCRIBED, doc(Topic::PubSub, "7.0.0", "O(N)", "Subscribes to shard channels."),
+        Keys::all(CHANNEL), Effect::Acts, Secrets::None, Run::Plain(ssubscribe)).names(Names::Channels),
+    row("sunsubscribe", -1, NOSCRIPT | LOADING | STALE | SUBSCRIBED, doc(Topic::PubSub, "7.0.0", "O(N)", "Ends subscriptions to shard channels."),
+        Keys::all(CHANNEL), Effect::Acts, Secrets::None, Run::Plain(sunsubscribe)),
+    container("pubsub", doc(Topic::PubSub, "2.8.0", "Depends on the subcommand", "A container for commands about subscriptions.")),
+    row("pubsub|channels", -2, LOADING | STALE | REPORTS, doc(Topic::PubSub, "2.8.0", "O(N)", "Returns the channels that have subscribers."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(channels)),
+    row("pubsub|help", 2, LOADING | STALE | TELLS, doc(Topic::PubSub, "6.2.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)).without(PUBSUB),
+    row("pubsub|numpat", 2, LOADING | STALE | TELLS, doc(Topic::PubSub, "2.8.0", "O(1)", "Returns the number of patterns that have subscribers."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(numpat)),
+    row("pubsub|numsub", -2, LOADING | STALE | TELLS, doc(Topic::PubSub, "2.8.0", "O(N)", "Returns the numbers of subscribers of channels."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(numsub)),
+    row("pubsub|shardchannels", -2, LOADING | STALE | REPORTS,
+        doc(Topic::PubSub, "7.0.0", "O(N)", "Returns the shard channels that have subscribers."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(shardchannels)),
+    row("pubsub|shardnumsub", -2, LOADING | STALE | TELLS,
+        doc(Topic::PubSub, "7.0.0", "O(N)", "Returns the numbers of subscribers of shard channels."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(shardnumsub)),
+];
 
 /// The words of replies about subscriptions of a kind.
 fn words(kind: Kind) -> (&'static str, &'static str) {

@@ -3,7 +3,7 @@
 use crate::command::context::Context;
 use crate::command::lookup::Resolved;
 use crate::command::permit::Permit;
-use crate::command::spec::{Commands, Group, Kind, Spec, flag};
+use crate::command::spec::{Commands, Kind, Spec, flag};
 use duramen_script::Arguments;
 use duramen_wire::resp::{Args, Requests};
 
@@ -23,11 +23,10 @@ pub(crate) fn resolve(commands: &Commands, args: &Args<'_>) -> Result<&'static S
 }
 
 /// Whether a script may call a command at all. A draft has no form for those that change a whole
-/// table, and versions of Duramen's own commands are those of the commit.
+/// table or walk over a slot, and versions of Duramen's own commands are those of the commit.
 pub(crate) fn may_call(spec: &Spec) -> bool {
-    let changes_table = spec.has(flag::WHOLE) && spec.has(flag::WRITE);
-    let walks_slot = spec.name.starts_with("cluster|") && spec.has(flag::WHOLE);
-    !spec.has(flag::NOSCRIPT) && !changes_table && !walks_slot && spec.group != Group::Duramen
+    let is_whole = spec.has(flag::WHOLE) && !spec.has(flag::READONLY);
+    !spec.has(flag::NOSCRIPT) && !is_whole && !spec.is_own()
 }
 
 pub(crate) fn refusal(spec: &Spec) -> Option<String> {

@@ -2,11 +2,41 @@
 
 use super::run as script_run;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::row::*;
 use crate::command::spec::Access;
 use crate::state::script::cache::Killed;
 use duramen_script::{Program, Script};
 use duramen_wire::resp::number::parse_integer;
 use std::sync::Arc;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("eval", -3, NOSCRIPT | STALE | MAY_REPLICATE | TIMED,
+        doc(Topic::Scripting, "2.6.0", "Depends on the script that is executed.", "Runs a script."),
+        Keys::counted(2, CHANGES), Effect::Acts, Secrets::None, Run::Alone(eval)).names(Names::Script(ScriptName::Text)),
+    row("eval_ro", -3, NOSCRIPT | STALE | TIMED,
+        doc(Topic::Scripting, "7.0.0", "Depends on the script that is executed.", "Runs a script that does not write."),
+        Keys::counted(2, READS), Effect::Reads, Secrets::None, Run::Alone(eval_ro)).family(Family::Other),
+    row("evalsha", -3, NOSCRIPT | STALE | MAY_REPLICATE | TIMED,
+        doc(Topic::Scripting, "2.6.0", "Depends on the script that is executed.", "Runs a script by its name."),
+        Keys::counted(2, CHANGES), Effect::Acts, Secrets::None, Run::Alone(evalsha)).names(Names::Script(ScriptName::Digest)),
+    row("evalsha_ro", -3, NOSCRIPT | STALE | TIMED,
+        doc(Topic::Scripting, "7.0.0", "Depends on the script that is executed.", "Runs a script by its name, which does not write."),
+        Keys::counted(2, READS), Effect::Reads, Secrets::None, Run::Alone(evalsha_ro)).family(Family::Other),
+    container("script", doc(Topic::Scripting, "2.6.0", "Depends on the subcommand", "A container for commands about scripts.")),
+    row("script|debug", 3, NOSCRIPT, doc(Topic::Scripting, "3.2.0", "O(1)", "Would switch the debugger of scripts on or off."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(debug)),
+    row("script|exists", -3, NOSCRIPT | TELLS, doc(Topic::Scripting, "2.6.0", "O(N)", "Tells which scripts the server knows."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(exists)),
+    row("script|flush", -2, NOSCRIPT, doc(Topic::Scripting, "2.6.0", "O(N)", "Forgets all scripts."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(flush)),
+    row("script|help", 2, LOADING | STALE | TELLS, doc(Topic::Scripting, "5.0.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),
+    row("script|kill", 2, NOSCRIPT | ALLOW_BUSY, doc(Topic::Scripting, "2.6.0", "O(1)", "Ends the scripts that run for long."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(kill)),
+    row("script|load", 3, NOSCRIPT | STALE, doc(Topic::Scripting, "2.6.0", "O(N)", "Makes a script known to the server."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(load)),
+];
 
 const NO_SCRIPT: Failure = Failure::Text("NOSCRIPT No matching script. Please use EVAL.");
 

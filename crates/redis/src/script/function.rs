@@ -9,6 +9,7 @@ use super::run as script_run;
 use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::command::databases;
+use crate::command::row::*;
 use crate::command::spec::Access;
 use crate::state::interpreters::Load;
 use crate::state::script::cache::limits;
@@ -22,6 +23,36 @@ use duramen_types::dump::{dump_libraries, restore_libraries};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("fcall", -3, NOSCRIPT | STALE | MAY_REPLICATE | TIMED,
+        doc(Topic::Scripting, "7.0.0", "Depends on the function that is executed.", "Calls a function."),
+        Keys::counted(2, CHANGES), Effect::Acts, Secrets::None, Run::Alone(fcall)).names(Names::Script(ScriptName::Function)),
+    row("fcall_ro", -3, NOSCRIPT | STALE | TIMED,
+        doc(Topic::Scripting, "7.0.0", "Depends on the function that is executed.", "Calls a function that does not write."),
+        Keys::counted(2, READS), Effect::Reads, Secrets::None, Run::Alone(fcall_ro)).family(Family::Other),
+    container("function", doc(Topic::Scripting, "7.0.0", "Depends on subcommand.", "A container for commands about functions.")),
+    row("function|delete", 3, NOSCRIPT, doc(Topic::Scripting, "7.0.0", "O(1)", "Deletes a library and its functions."),
+        Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(delete)),
+    row("function|dump", 2, NOSCRIPT | REPORTS, doc(Topic::Scripting, "7.0.0", "O(N)", "Serializes all libraries."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(dump)),
+    row("function|flush", -2, NOSCRIPT, doc(Topic::Scripting, "7.0.0", "O(N)", "Deletes all libraries."),
+        Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(flush)),
+    row("function|help", 2, LOADING | STALE | TELLS, doc(Topic::Scripting, "7.0.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),
+    row("function|kill", 2, NOSCRIPT | ALLOW_BUSY, doc(Topic::Scripting, "7.0.0", "O(1)", "Ends the functions that run for long."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(kill)),
+    row("function|list", -2, NOSCRIPT | REPORTS, doc(Topic::Scripting, "7.0.0", "O(N)", "Lists the libraries and their functions."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(list)),
+    row("function|load", -3, NOSCRIPT | DENYOOM, doc(Topic::Scripting, "7.0.0", "O(1)", "Creates a library."),
+        Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(load)),
+    row("function|restore", -3, NOSCRIPT | DENYOOM, doc(Topic::Scripting, "7.0.0", "O(N)", "Restores libraries from a payload."),
+        Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(restore)),
+    row("function|stats", 2, NOSCRIPT | ALLOW_BUSY | TELLS,
+        doc(Topic::Scripting, "7.0.0", "O(1)", "Tells about the function that runs, and about the libraries."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(stats)),
+];
 
 /// The server's own table of libraries, by name.
 const TABLE: &str = "duramen:functions";

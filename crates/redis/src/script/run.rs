@@ -634,7 +634,7 @@ fn command_in(
         Ok(spec) => spec,
         Err(text) => return Ok(Called::Replied(error(text))),
     };
-    if let Some(db) = places::dbs_of(spec, &args).into_iter().find(|db| {
+    if let Some(db) = places::named(spec.names, &args).into_iter().find(|db| {
         ctx.local
             .exec_dbs
             .is_some_and(|dbs| dbs[usize::from(*db)].is_none())
@@ -678,7 +678,7 @@ fn command_in(
         locked: true,
     };
     inner.run_in_script(guard, hashes)?;
-    if spec.name == "publish" && out.first() == Some(&b':') {
+    if spec.has(flag::PUBLISHES) && out.first() == Some(&b':') {
         let receivers = ctx.shared.pubsub.receivers(args.get(1).unwrap_or_default());
         out = format!(":{receivers}\r\n").into_bytes();
     }

@@ -16,17 +16,38 @@
 //!   ([`Context::untrack`]). When its request has ended there are none ([`Client::end_caching`]).
 
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
-use crate::command::key_access::KeyAccess;
-use crate::command::spec::{Access, Spec, flag};
+use crate::command::row::*;
+use crate::command::spec::{Access, flag};
 use crate::state::Shared;
 use crate::state::client::{Client, gate, shown};
 use crate::state::tracking::client::{ClientTracking, Scope};
 use crate::state::tracking::table::{Limits, PREFIX_BYTES};
 use duramen_engine::Draft;
+use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("client|tracking", -3, NO_MULTI | NOSCRIPT | LOADING | STALE | CONNECTION,
+        doc(Topic::Connection, "6.0.0", "O(1)", "Starts tracking keys for the client's cache."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Store(tracking)).names(Names::AllTablesIf(broadcasts)),
+    row("client|trackinginfo", 2, NOSCRIPT | LOADING | STALE | CONNECTION | TELLS, doc(Topic::Connection, "6.2.0", "O(1)", "Describes tracking."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(trackinginfo)),
+    row("client|getredir", 2, NOSCRIPT | LOADING | STALE | CONNECTION | TELLS,
+        doc(Topic::Connection, "6.0.0", "O(1)", "Returns who gets the invalidations."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(getredir)),
+    row("client|caching", 3, NOSCRIPT | LOADING | STALE | CONNECTION, doc(Topic::Connection, "6.0.0", "O(1)", "Tracks the keys of the next command."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(caching)),
+];
+
+/// Whether CLIENT TRACKING is for keys that the client has not read.
+fn broadcasts(args: &Args<'_>) -> bool {
+    let mut options = args.skip(3).into_iter();
+    options.any(|option| option.eq_ignore_ascii_case(b"bcast"))
+}
 
 /// Maximum bytes of one client's prefixes, each counted with [`PREFIX_BYTES`] more.
 const PREFIXES_BYTES_MAX: usize = 1 << 20;
@@ -328,7 +349,7 @@ pub(crate) fn note_reads(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) -> 
     let own = &mut ctx.client.tracking;
     for (n, position) in ctx.spec.key_positions(&ctx.args).enumerate() {
         let key = ctx.args.get(position).unwrap_or_default();
-        if !KeyAccess::of(ctx.spec, &ctx.args, n).is_of_key() {
+        if !ctx.spec.keys.access(&ctx.args, n).is_of_key() {
             continue;
         }
         let remember = || {

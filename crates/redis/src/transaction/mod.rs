@@ -1,4 +1,4 @@
-//! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+//! The run of EXEC.
 //!
 //! EXEC resolves the queued requests again, finds all their keys (following `SELECT`), and locks
 //! them together with the watched keys. If a request affects a whole table, EXEC enters the store
@@ -12,6 +12,7 @@
 //! (routing::R1), independent of the checks when the requests were queued. The locks keep the
 //! owner from changing.
 
+pub(crate) mod commands;
 mod queue;
 mod slice;
 mod slices;
@@ -20,22 +21,24 @@ mod steps;
 
 use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::command::drafted::{self, KeyPlace};
+use crate::command::growth::Planned;
 use crate::command::outcome::{Abandoned, aborted};
 use crate::command::permit::Permit;
 use crate::command::room::Planner;
-use crate::command::routing::{self, NotServed, RouteSearch, UNSERVED};
+use crate::command::routing::{self, RouteSearch};
+use crate::command::row::*;
 use crate::command::spec::{Access, Commands, Spec, flag};
 use crate::command::turn::Ending;
 use crate::command::{KEYS_KEPT, databases, pause};
 use crate::monitor;
 use crate::pubsub::commands as pubsub;
 use crate::state::Shared;
-use crate::state::client::{Client, gate, shown};
+use crate::state::client::Client;
 use crate::state::db::{DROPPED, Db};
 use crate::state::interpreters::RESERVED_ROUND;
 use crate::state::shared::commands::global;
 use crate::state::transaction::queue::{Step, Transaction};
-use crate::state::transaction::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
+use crate::state::transaction::watches::Watches;
 use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::{Draft, Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
@@ -45,64 +48,6 @@ use slices::Drafted;
 use sound::{check_written, targets, warm_alone};
 use std::time::{Duration, Instant};
 use steps::{run_steps, table_of};
-
-pub(crate) fn multi(ctx: &mut Context<'_>) -> Done {
-    if ctx.client.in_multi() {
-        return Err(Failure::Text("ERR MULTI calls can not be nested"));
-    }
-    ctx.client.gate |= gate::MULTI;
-    ctx.client.transactions += 1;
-    ctx.client.show(shown::MULTI, true);
-    ctx.client.transaction = Some(ctx.local.spare.begin());
-    ctx.ok()
-}
-
-pub(crate) fn discard(ctx: &mut Context<'_>) -> Done {
-    if !ctx.client.in_multi() {
-        return Err(Failure::Text("ERR DISCARD without MULTI"));
-    }
-    ctx.client.end_transaction();
-    ctx.client.discards += 1;
-    ctx.ok()
-}
-
-pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    if ctx.client.in_multi() {
-        return Err(Failure::Text("ERR WATCH inside MULTI is not allowed"));
-    }
-    let view = ctx.view(guard);
-    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
-            let (db, table) = (ctx.client.db, ctx.table);
-            if ctx.client.watched.has(table, key) {
-                continue;
-            }
-            let since = since(view.as_deref(), table, key, *hash);
-            if view.is_some() && since.is_none() {
-                // It has left since it was routed. EXEC could not tell that it changes elsewhere.
-                return Err(NotServed::NotNow(UNSERVED).into());
-            }
-            let watched = Watched {
-                db,
-                exchanges: exchanges(ctx.shared, db),
-                stamp: guard.stamp(table, *hash, key)?,
-                since,
-            };
-            if !ctx.client.watched.add(table, key, watched) {
-                return Err(Failure::from(format!(
-                    "ERR more than {WATCHED_MAX} watched keys, or more than {WATCHED_BYTES_MAX} bytes of them"
-                )));
-            }
-        }
-        Ok(())
-    })?;
-    ctx.ok()
-}
-
-pub(crate) fn unwatch(ctx: &mut Context<'_>) -> Done {
-    ctx.client.watched = Watches::default();
-    ctx.ok()
-}
 
 /// The queued requests, ready to run.
 #[derive(Clone, Copy)]
@@ -342,10 +287,10 @@ fn prepare(
         return Ok(needs);
     }
     for (spec, args) in transaction.requests(commands) {
-        if spec.name == "swapdb" {
+        if matches!(spec.names, Names::Exchanged) {
             databases::own_table(shared, client)?;
         }
-        for db in databases::dbs_of(spec, &args) {
+        for db in databases::named(spec.names, &args) {
             databases::table_for(shared, client, db)?;
         }
     }
@@ -487,7 +432,7 @@ fn run_in_one_go(
 
 /// Whether `CONFIG SET` is among the commands.
 fn sets_config(queue: Queue<'_>) -> bool {
-    queue.transaction.has(flag::ADMIN) && queue.specs().any(|spec| spec.name == "config|set")
+    queue.transaction.has(flag::CHANGES_SETTINGS)
 }
 
 /// The level of the whole transaction: the strictest of the levels of its tables and of those that
@@ -507,10 +452,7 @@ fn levels(ctx: &mut Context<'_>, locks: &[KeyPlace], queue: Queue<'_>) -> Level 
             level = level.max(ctx.local.level_of_table(ctx.shared, last));
         }
     }
-    // Commands on several databases.
-    let mut specs = queue.specs();
-    let may_reach_all = queue.transaction.has(flag::WHOLE) || queue.transaction.names_dbs;
-    if may_reach_all && specs.any(|spec| matches!(spec.name, "flushall" | "swapdb")) {
+    if queue.transaction.has(flag::SEVERAL_TABLES) {
         let tables: Vec<TableId> = databases::tables(ctx.shared).iter().map(|t| t.id).collect();
         level = level.max(ctx.strictest(&tables));
     }
@@ -547,7 +489,7 @@ fn plan(
     let mut dbs = ctx.local.exec_dbs.filter(|_| selects);
     let mut first = 0;
     for (spec, args) in transaction.requests(ctx.commands) {
-        let named = dbs.map_or_else(Vec::new, |_| databases::dbs_of(spec, &args));
+        let named = dbs.map_or_else(Vec::new, |_| databases::named(spec.names, &args));
         let behind = |db: &u8| dbs?[usize::from(*db)];
         let other = named.last().and_then(behind);
         planned.push(Step {
@@ -578,12 +520,12 @@ fn plan(
         if !ctx.client.is_unrestricted() && may().is_err() {
             continue; // it will be refused
         }
-        match (spec.name, other) {
-            ("select", Some(selected)) => {
+        match (spec.names, other) {
+            (Names::Selected, Some(selected)) => {
                 table = selected;
                 number = named.last().copied();
             }
-            ("swapdb", _) => {
+            (Names::Exchanged, _) => {
                 if let [first, second] = named[..] {
                     dbs.swap(first.into(), second.into());
                 }
@@ -592,9 +534,9 @@ fn plan(
                 }
             }
             // The copy gets another key, or goes to another table.
-            ("copy" | "move", Some(target)) => {
-                let at = if spec.name == "copy" { 2 } else { 1 };
-                locks.push((target, guard.hash(args.get(at).unwrap_or_default())));
+            (Names::Target { key, .. }, Some(target)) => {
+                let key = args.get(key.into()).unwrap_or_default();
+                locks.push((target, guard.hash(key)));
             }
             _ => {}
         }
@@ -698,32 +640,30 @@ fn in_vain(abandoned: Abandoned) -> Result<Ran, Failure> {
     }
 }
 
-/// Commands that may change the rights of the client.
-const CHANGES_RIGHTS: &[&str] = &["acl|setuser", "acl|deluser", "auth", "hello"];
-
-/// Whether a step may change the rights of the client: those of the steps behind it are not known.
-fn changes_rights(queue: Queue<'_>) -> bool {
-    queue.transaction.acts
-        && queue
-            .specs()
-            .any(|spec| CHANGES_RIGHTS.contains(&spec.name))
-}
-
 /// Maximum room for the writes of the transaction, and whether it has to run on a draft: it is
 /// planned to take long, or a value may become too long. `may_stop`: then it does so, and the plan
 /// ends as soon as that is known.
 fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, may_stop: bool) -> (Room, bool) {
     let mut planner = Planner::new(guard);
-    let keeps_rights = !changes_rights(queue);
+    // The rights of the steps behind such a one are not known.
+    let keeps_rights = !queue.transaction.has(flag::CHANGES_RIGHTS);
     let plans_reads = slices::plans_reads(queue);
     let mut read_bytes = 0;
     for (n, (step, args)) in queue.iter().enumerate() {
         let spec = queue.spec(step);
-        if slice::writes(spec, &args) {
+        if let Effect::Writes(growth) = &spec.effect
+            && spec.writes(&args)
+        {
             let may = || Permit::check(spec, &args, ctx.client, step.table, ctx.shared);
             planner.is_certain = keeps_rights && (ctx.client.is_unrestricted() || may().is_ok());
-            let hashes = queue.hashes_of(n);
-            planner.add(spec, (&args, hashes), step.table, step.target);
+            let planned = Planned {
+                args: &args,
+                keys: &spec.keys,
+                hashes: queue.hashes_of(n),
+                table: step.table,
+                target: step.target.unwrap_or(step.table),
+            };
+            growth.plan(&mut planner, &planned);
         } else if plans_reads && read_bytes <= slices::READ_BYTES_MAX {
             for (table, hash, key) in queue.data_of(n) {
                 let found = guard.read(table, hash, key).ok().flatten();

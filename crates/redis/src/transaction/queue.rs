@@ -2,7 +2,6 @@
 
 use crate::command::kinds::acts;
 use crate::command::spec::{Spec, flag};
-use crate::keyspace::sort;
 use crate::state::transaction::queue::{Facts, Transaction};
 use duramen_engine::KeyHash;
 use duramen_wire::resp::Args;
@@ -15,10 +14,10 @@ impl Transaction {
         let facts = Facts {
             command: spec.number as u16,
             flags: spec.flags,
-            names_dbs: spec.names_dbs(),
+            names_dbs: spec.names.are_databases(),
             acts: acts(spec),
             runs_scripts: spec.has(flag::SCRIPTING) && spec.has_keys(),
-            sorts_by_keys: sort::reads_more_keys(spec, args),
+            sorts_by_keys: spec.keys.reads_unnamed(args, spec.has(flag::WRITE)),
             lacks_hashes: hashes.len() != spec.key_count(args),
         };
         self.add(args, hashes, &facts)

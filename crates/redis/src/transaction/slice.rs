@@ -1,7 +1,7 @@
 //! The clock of one slice of EXEC: where a run of the queue stops (`slices`).
 
 use crate::command::context::Context;
-use crate::command::spec::{Spec, flag};
+use crate::command::spec::Spec;
 use duramen_engine::Guard;
 use duramen_wire::resp::Args;
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ impl Slice {
         ctx: &Context<'_>,
         guard: &Guard<'_>,
     ) -> bool {
-        if self.stops == Stops::BeforeWrites && writes(spec, args) {
+        if self.stops == Stops::BeforeWrites && spec.writes(args) {
             self.stops = Stops::Never;
         }
         if self.stops == Stops::Never || n == self.from {
@@ -71,14 +71,5 @@ impl Slice {
         }
         (self.work, self.looked_at) = (work, n);
         Instant::now() >= self.ends
-    }
-}
-
-/// Whether a request may write; SORT and its like do so if they name a key for their result.
-pub(super) fn writes(spec: &Spec, args: &Args<'_>) -> bool {
-    let stores = || spec.key_positions(args).nth(1).is_some();
-    match spec.name {
-        "sort" | "georadius" | "georadiusbymember" => stores(),
-        _ => spec.has(flag::WRITE),
     }
 }

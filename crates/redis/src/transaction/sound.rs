@@ -1,7 +1,7 @@
 //! EXEC looks under its locks, before its first command, whether a key that it writes to is
 //! damaged; and if it is alone in the store, whether one of its keys has gone to flash.
 
-use super::{Queue, slice};
+use super::Queue;
 use duramen_engine::{Error, Guard, KeyHash, TableId};
 use std::collections::HashSet;
 
@@ -14,12 +14,9 @@ pub(super) fn targets<'t>(
     queue: Queue<'t>,
 ) -> impl Iterator<Item = (TableId, KeyHash, &'t [u8])> {
     queue.iter().filter_map(move |(step, args)| {
-        let at = match queue.spec(step).name {
-            "copy" => 2,
-            "move" => 1,
-            _ => return None,
-        };
-        let key = args.get(at).unwrap_or_default();
+        let key = args
+            .get(queue.spec(step).names.moved_key()?)
+            .unwrap_or_default();
         Some((step.target.unwrap_or(step.table), guard.hash(key), key))
     })
 }
@@ -38,7 +35,7 @@ pub(super) fn warm_alone(guard: &Guard<'_>, queue: Queue<'_>) -> Result<(), Erro
 pub(super) fn check_written(guard: &Guard<'_>, queue: Queue<'_>) -> Result<(), Error> {
     let writes = |n: &usize| {
         let step = queue.steps.get(*n);
-        step.is_some_and(|step| slice::writes(queue.spec(step), &queue.args(*n)))
+        step.is_some_and(|step| queue.spec(step).writes(&queue.args(*n)))
     };
     let written = (0..queue.steps.len()).filter(writes);
     let keys = written

@@ -4,7 +4,7 @@ use super::Queue;
 use super::slice::Slice;
 use crate::access::{commands as acl, record as audit};
 use crate::command::context::Context;
-use crate::command::kinds::{only_answers, reports};
+use crate::command::kinds::{may_take_long, only_answers};
 use crate::command::outcome::Abandoned;
 use crate::command::spec::Spec;
 use crate::monitor;
@@ -35,19 +35,6 @@ pub(super) fn table_of(client: &Client, local: &Local) -> TableId {
         Db::Number(db) => in_exec(local, db).unwrap_or(DROPPED),
         Db::Table(table) => table,
     }
-}
-
-/// Whether the command has no keys, may take milliseconds, and is no walk over a table. It may
-/// begin if such commands of this EXEC have taken less than [`REPORTS_IN_EXEC_MAX`].
-fn may_take_long(spec: &Spec) -> bool {
-    let others = [
-        "flushall",
-        "flushdb",
-        "client|kill",
-        "config|resetstat",
-        "acl|log",
-    ];
-    !spec.has_keys() && (others.contains(&spec.name) || reports(spec))
 }
 
 /// Shows a step to monitors and to the audit log.
@@ -124,7 +111,7 @@ pub(super) fn run_steps(
         let Some(permit) = acl::permit_queued(ctx, (spec, &args), table) else {
             continue;
         };
-        if table != step.table && spec.name != "select" {
+        if table != step.table && !spec.names.select() {
             // Another table's keys are locked, and room was set aside for another one's values.
             ctx.reply()
                 .error("ERR an earlier SELECT or SWAPDB of this transaction has failed");

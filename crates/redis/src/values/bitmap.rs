@@ -2,14 +2,60 @@
 
 use super::collection::{Write, plain};
 use super::computed::computed_at_once;
-use crate::command::bitfield::{Action, Step, end_of, parse_offset, parse_steps};
+use crate::command::access::KeyAccess;
+use crate::command::bitfield::{Action, Step, bytes_of, end_of, parse_offset, parse_steps};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::events::{EventName, SET};
+use crate::command::row::*;
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_config::EventClasses;
 use duramen_engine::{Decision, Guard, KeyHash};
 use duramen_types::bits::{self, Operation};
+use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("getbit", 3, FAST, doc(Topic::Bitmap, "2.2.0", "O(1)", "Returns a bit."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(getbit)),
+    row("setbit", 4, DENYOOM, doc(Topic::Bitmap, "2.2.0", "O(N)", "Sets a bit."),
+        Keys::one(CHANGES), Effect::Writes(Growth::To(|args, bytes| bytes.max(growth::index(args, 2) / 8 + 1))), Secrets::None, Run::Data(setbit)),
+    row("bitcount", -2, NO_FLAGS, doc(Topic::Bitmap, "2.6.0", "O(N)", "Counts the bits that are 1."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(bitcount)),
+    row("bitpos", -3, NO_FLAGS, doc(Topic::Bitmap, "2.8.7", "O(N)", "Returns the position of the first bit that is 0 or 1."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(bitpos)),
+    row("bitop", -4, DENYOOM, doc(Topic::Bitmap, "2.6.0", "O(N)", "Stores the result of an operation on the bits of strings."),
+        Keys::target_and_sources(2, SETS, READS), Effect::Writes(Growth::Combines), Secrets::None, Run::Atomic(bitop)),
+    row("bitfield", -2, DENYOOM, doc(Topic::Bitmap, "3.2.0", "O(N)", "Reads and changes integers of any number of bits."),
+        Keys::one(VARIES).by_arguments(bitfield_access).note("This command allows both access and modification of the key"),
+        Effect::Writes(Growth::To(|args, bytes| bytes.max(bytes_of(args)))), Secrets::None, Run::Data(bitfield)),
+    row("bitfield_ro", -2, FAST, doc(Topic::Bitmap, "6.0.0", "O(1)", "Reads integers of any number of bits."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(bitfield_ro)),
+];
+
+/// A BITFIELD reads alone unless it does more than GET.
+fn bitfield_access(args: &Args<'_>) -> KeyAccess {
+    match changes_bits(args) {
+        true => CHANGES,
+        false => READS,
+    }
+}
+
+/// Whether a BITFIELD does more than GET.
+fn changes_bits(args: &Args<'_>) -> bool {
+    let mut rest = args.skip(2).into_iter();
+    while let Some(operation) = rest.next() {
+        let arguments = match operation.to_ascii_lowercase().as_slice() {
+            b"get" => 2,
+            b"overflow" => 1,
+            _ => return true,
+        };
+        if rest.by_ref().take(arguments).count() < arguments {
+            return true;
+        }
+    }
+    false
+}
 
 const SETBIT: EventName = (EventClasses::STRING, "setbit");
 /// Reads argument 1, a plain string.

@@ -24,6 +24,7 @@ use super::zset::{self, parse_side};
 use crate::blocking::key_wait::KeyWait;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::outcome::Unfinished;
+use crate::command::row::*;
 use crate::threads::clients::key_wait_state as state;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::waiters::WaitKey;
@@ -32,6 +33,33 @@ use duramen_engine::{Guard, KeyHash};
 use duramen_types::Type;
 use duramen_types::list::End;
 use std::sync::atomic::Ordering;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("blpop", -3, BLOCKING | TAKES_FIRST,
+        doc(Topic::List, "2.0.0", "O(N)", "Takes the first element of the first list that has one, or waits for one."),
+        Keys::until(-2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(blpop)),
+    row("brpop", -3, BLOCKING | TAKES_FIRST,
+        doc(Topic::List, "2.0.0", "O(N)", "Takes the last element of the first list that has one, or waits for one."),
+        Keys::until(-2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(brpop)),
+    row("blmove", 6, DENYOOM | BLOCKING, doc(Topic::List, "6.2.0", "O(1)", "Moves an element to another list and returns it, or waits for one."),
+        Keys::two(TAKES, ADDS), Effect::Writes(Growth::Moves), Secrets::None, Run::Atomic(blmove)),
+    row("brpoplpush", 4, DENYOOM | BLOCKING,
+        doc(Topic::List, "2.2.0", "O(1)", "Moves the last element to the front of another list, or waits for one."),
+        Keys::two(TAKES, ADDS), Effect::Writes(Growth::Moves), Secrets::None, Run::Atomic(brpoplpush)),
+    row("blmpop", -5, BLOCKING | TAKES_FIRST,
+        doc(Topic::List, "7.0.0", "O(N+M)", "Takes elements of the first list that has some, or waits for some."),
+        Keys::counted(2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(blmpop)),
+    row("bzpopmin", -3, BLOCKING | FAST | TAKES_FIRST,
+        doc(Topic::SortedSet, "5.0.0", "O(log(N))", "Takes the member with the lowest score of the first sorted set that has one, or waits for one."),
+        Keys::until(-2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(bzpopmin)),
+    row("bzpopmax", -3, BLOCKING | FAST | TAKES_FIRST,
+        doc(Topic::SortedSet, "5.0.0", "O(log(N))", "Takes the member with the highest score of the first sorted set that has one, or waits for one."),
+        Keys::until(-2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(bzpopmax)),
+    row("bzmpop", -5, BLOCKING | TAKES_FIRST,
+        doc(Topic::SortedSet, "7.0.0", "O(N)", "Takes members of the first sorted set that has some, or waits for some."),
+        Keys::counted(2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(bzmpop)),
+];
 
 /// Most keys that a client waits for at once: their entries in the queues take some 190 bytes
 /// each.

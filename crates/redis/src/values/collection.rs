@@ -8,7 +8,7 @@
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YIELDS};
 use crate::command::events::{DEL, EventName, NEW};
 use crate::command::routing::AGAIN_MS;
-use crate::command::spec::{Spec, flag};
+use crate::command::spec::flag;
 use crate::command::turn::Ending;
 use crate::command::walk::{compiled, parse_cursor};
 use crate::state::client::Client;
@@ -392,7 +392,8 @@ pub(crate) fn change_first(
 /// another client has reserved it; then the turn's ending has the time at which it is shown again.
 /// For the other commands that is known before they run.
 fn is_put_off(ctx: &mut Context<'_>, key: &[u8]) -> bool {
-    if !ctx.shared.commands.has_reserved() || ctx.local.in_exec || !ctx.spec.takes_or_waits() {
+    if !ctx.shared.commands.has_reserved() || ctx.local.in_exec || !ctx.spec.has(flag::TAKES_FIRST)
+    {
         return false;
     }
     let hash = ctx.shared.store().hash(key);
@@ -434,7 +435,7 @@ pub(crate) fn several_at_once(
             let found = found?;
             let writes = run(ctx, guard, &found)?;
             for (n, (_, key)) in keys.iter().enumerate() {
-                if found.get(n).is_some_and(Option::is_none) && reads(ctx.spec, n) {
+                if found.get(n).is_some_and(Option::is_none) && ctx.spec.looks_up(n) {
                     ctx.notify_miss(key);
                 }
             }
@@ -489,24 +490,13 @@ fn one_at_once(
         }
     })?;
     result?;
-    if outcome.before.is_none() && reads(ctx.spec, 0) {
+    if outcome.before.is_none() && ctx.spec.looks_up(0) {
         ctx.notify_miss(key);
     }
     if let Some(events) = events {
         events.add(ctx, key, outcome);
     }
     Ok(())
-}
-
-/// Whether a command looks its key number `n` up to read it: then it notes if the key is missing.
-pub(crate) fn reads(spec: &Spec, n: usize) -> bool {
-    match spec.name {
-        "lmpop" | "zmpop" | "lmove" | "rpoplpush" | "smove" => false,
-        _ if spec.has(flag::BLOCKING) => false,
-        "sort" | "georadius" | "georadiusbymember" => n == 0,
-        "pfmerge" => true,
-        _ => n > 0 || !spec.has(flag::WRITE),
-    }
 }
 
 /// An optional number of elements, which is not negative.

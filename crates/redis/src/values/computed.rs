@@ -17,7 +17,7 @@
 //!   also without having run (other rights, keys that have left), and when SWAPDB has put another
 //!   table behind its database: versions of objects do not tell these apart.
 
-use super::collection::{Write, at_once, reads, several_at_once, write_all};
+use super::collection::{Write, at_once, several_at_once, write_all};
 use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::state::progress::Progress;
 use duramen_base::planted::{Bug, has_bug};
@@ -207,7 +207,7 @@ fn compute(
         }
         let writes = ran?;
         for (n, (_, key)) in keys.iter().enumerate() {
-            if found.get(n).is_some_and(Option::is_none) && reads(ctx.spec, n) {
+            if found.get(n).is_some_and(Option::is_none) && ctx.spec.looks_up(n) {
                 ctx.notify_miss(key);
             }
         }

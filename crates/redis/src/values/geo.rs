@@ -4,10 +4,36 @@ use super::collection::{Write, encoded, read, typed};
 use super::computed::computed_at_once;
 use super::zset;
 use crate::command::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX};
+use crate::command::row::*;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::geo::{Place, Region};
 use duramen_types::{Sorted, Text, find_at_most_once};
 use duramen_wire::resp::number::parse_integer;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("geoadd", -5, DENYOOM, doc(Topic::Geo, "3.2.0", "O(N)", "Adds places."),
+        Keys::one(UPDATES),
+        Effect::Writes(Growth::By(|args, _| growth::texts(args, 2) + growth::SCORE_BYTES * (args.len() / 3))), Secrets::None, Run::Data(geoadd)),
+    row("geodist", -4, NO_FLAGS, doc(Topic::Geo, "3.2.0", "O(1)", "Returns the distance of two places."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(geodist)),
+    row("geohash", -2, NO_FLAGS, doc(Topic::Geo, "3.2.0", "O(N)", "Returns geohashes of places."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(geohash)),
+    row("geopos", -2, NO_FLAGS, doc(Topic::Geo, "3.2.0", "O(N)", "Returns longitudes and latitudes of places."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(geopos)),
+    row("geosearch", -7, NO_FLAGS, doc(Topic::Geo, "6.2.0", "O(N)", "Returns the places in a region."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Atomic(geosearch)),
+    row("geosearchstore", -8, DENYOOM, doc(Topic::Geo, "6.2.0", "O(N)", "Stores the places in a region."),
+        Keys::two(SETS, READS), Effect::Writes(Growth::Combines), Secrets::None, Run::Atomic(geosearchstore)),
+    row("georadius", -6, DENYOOM, doc(Topic::Geo, "3.2.0", "O(N)", "Returns or stores the places around a place."),
+        Keys::and_store(6, READS, SETS).misses(Misses::First), Effect::Writes(Growth::Stores), Secrets::None, Run::Atomic(georadius)),
+    row("georadius_ro", -6, NO_FLAGS, doc(Topic::Geo, "3.2.10", "O(N)", "Returns the places around a place."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Atomic(georadius_ro)),
+    row("georadiusbymember", -5, DENYOOM, doc(Topic::Geo, "3.2.0", "O(N)", "Returns or stores the places around a member."),
+        Keys::and_store(5, READS, SETS).misses(Misses::First), Effect::Writes(Growth::Stores), Secrets::None, Run::Atomic(georadiusbymember)),
+    row("georadiusbymember_ro", -5, NO_FLAGS, doc(Topic::Geo, "3.2.10", "O(N)", "Returns the places around a member."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Atomic(georadiusbymember_ro)),
+];
 
 const BAD_UNIT: Failure = Failure::Text("ERR unsupported unit provided. please use M, KM, FT, MI");
 
@@ -403,6 +429,7 @@ impl Search {
     fn run(
         &self,
         ctx: &mut Context<'_>,
+        form: Form,
         set: &mut Sorted<'_>,
         target: Option<usize>,
     ) -> Result<Vec<Write>, Failure> {
@@ -422,8 +449,8 @@ impl Search {
         }
         ctx.integer(found.len() as i64)?;
         let value = encoded(|parts| result.store(parts))?;
-        let name = match ctx.spec.name {
-            "geosearchstore" => "geosearchstore",
+        let name = match form {
+            Form::SearchStore => "geosearchstore",
             _ => "georadiusstore",
         };
         Ok(vec![Write::result(target, value, true, zset::event(name))])
@@ -442,7 +469,7 @@ fn search(
         let value = typed(found.get(source).copied().flatten())?;
         let mut set = Sorted::of(value)?;
         let search = Search::of(ctx, form, value.is_some().then_some(&set))?;
-        search.run(ctx, &mut set, search.stores.then_some(target))
+        search.run(ctx, form, &mut set, search.stores.then_some(target))
     })
 }
 

@@ -4,12 +4,51 @@ use super::collection::{self, change, parse_random_count, read, write_random};
 use super::float::Float;
 use crate::command::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX};
 use crate::command::events::EventName;
+use crate::command::row::*;
 use duramen_config::EventClasses;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::table::Hash;
 use duramen_types::{Text, Type, count, find_at_most_once};
 use duramen_wire::resp::Protocol;
 use duramen_wire::resp::number::{parse_integer, write_integer};
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("hset", -4, DENYOOM | FAST, doc(Topic::Hash, "2.0.0", "O(1)", "Sets fields of a hash."),
+        Keys::one(UPDATES), Effect::Writes(Growth::By(|args, _| growth::texts(args, 2))), Secrets::None, Run::Data(hset)),
+    row("hmset", -4, DENYOOM | FAST, doc(Topic::Hash, "2.0.0", "O(N)", "Sets fields of a hash (old name of HSET)."),
+        Keys::one(UPDATES), Effect::Writes(Growth::By(|args, _| growth::texts(args, 2))), Secrets::None, Run::Data(hmset)),
+    row("hsetnx", 4, DENYOOM | FAST, doc(Topic::Hash, "2.0.0", "O(1)", "Sets a field that does not exist."),
+        Keys::one(ADDS), Effect::Writes(Growth::By(|args, _| growth::texts(args, 2))), Secrets::None, Run::Data(hsetnx)),
+    row("hget", 3, FAST, doc(Topic::Hash, "2.0.0", "O(1)", "Returns the value of a field."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(hget)),
+    row("hmget", -3, FAST, doc(Topic::Hash, "2.0.0", "O(N)", "Returns the values of fields."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(hmget)),
+    row("hdel", -3, FAST, doc(Topic::Hash, "2.0.0", "O(N)", "Removes fields."),
+        Keys::one(REMOVES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(hdel)),
+    row("hlen", 2, FAST, doc(Topic::Hash, "2.0.0", "O(1)", "Returns the number of fields."),
+        Keys::one(LOOKS), Effect::Reads, Secrets::None, Run::Data(hlen)),
+    row("hstrlen", 3, FAST, doc(Topic::Hash, "3.2.0", "O(1)", "Returns the length of a field's value."),
+        Keys::one(LOOKS), Effect::Reads, Secrets::None, Run::Data(hstrlen)),
+    row("hexists", 3, FAST, doc(Topic::Hash, "2.0.0", "O(1)", "Tells whether a field exists."),
+        Keys::one(LOOKS), Effect::Reads, Secrets::None, Run::Data(hexists)),
+    row("hkeys", 2, NO_FLAGS, doc(Topic::Hash, "2.0.0", "O(N)", "Returns all fields."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(hkeys)).tips(&["nondeterministic_output_order"]),
+    row("hvals", 2, NO_FLAGS, doc(Topic::Hash, "2.0.0", "O(N)", "Returns all values."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(hvals)).tips(&["nondeterministic_output_order"]),
+    row("hgetall", 2, NO_FLAGS, doc(Topic::Hash, "2.0.0", "O(N)", "Returns all fields and values."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(hgetall)).tips(&["nondeterministic_output_order"]),
+    row("hincrby", 4, DENYOOM | FAST, doc(Topic::Hash, "2.0.0", "O(1)", "Adds to the integer in a field."),
+        Keys::one(CHANGES),
+        Effect::Writes(Growth::By(|args, _| growth::text(args, 2) + growth::text_bytes(growth::INTEGER_BYTES))), Secrets::None, Run::Data(hincrby)),
+    row("hincrbyfloat", 4, DENYOOM | FAST, doc(Topic::Hash, "2.6.0", "O(1)", "Adds to the number in a field."),
+        Keys::one(CHANGES),
+        Effect::Writes(Growth::By(|args, _| growth::text(args, 2) + growth::text_bytes(growth::NUMBER_BYTES))), Secrets::None, Run::Data(hincrbyfloat)),
+    row("hrandfield", -2, NO_FLAGS, doc(Topic::Hash, "6.2.0", "O(N)", "Returns random fields."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(hrandfield)).tips(&["nondeterministic_output"]),
+    row("hscan", -3, NO_FLAGS, doc(Topic::Hash, "2.8.0", "O(N)", "Walks over fields and values."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(hscan)).tips(&["nondeterministic_output"]),
+];
 
 const fn event(name: &'static str) -> EventName {
     (EventClasses::HASH, name)

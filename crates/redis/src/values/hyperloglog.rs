@@ -4,10 +4,22 @@ use super::collection::{Write, plain};
 use super::computed::computed_at_once;
 use crate::command::context::{Context, Done, Failure};
 use crate::command::events::EventName;
+use crate::command::row::*;
 use duramen_config::EventClasses;
 use duramen_engine::{Decision, Guard, KeyHash, Object};
 use duramen_types::hll::{Error, Log};
 use std::collections::HashSet;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("pfadd", -2, DENYOOM | FAST, doc(Topic::HyperLogLog, "2.8.9", "O(N)", "Adds strings to a HyperLogLog."),
+        Keys::one(ADDS), Effect::Writes(Growth::To(|_, bytes| bytes.max(growth::LEAST_BYTES))), Secrets::None, Run::Data(pfadd)),
+    row("pfcount", -2, MAY_REPLICATE, doc(Topic::HyperLogLog, "2.8.9", "O(N)", "Estimates the number of different strings."),
+        Keys::all(REFORMS).note("RW because it may change the internal representation of the key, and propagate to replicas"),
+        Effect::Reads, Secrets::None, Run::Atomic(pfcount)),
+    row("pfmerge", -2, DENYOOM, doc(Topic::HyperLogLog, "2.8.9", "O(N)", "Merges HyperLogLogs."),
+        Keys::target_and_sources(1, MERGES, READS).misses(Misses::All), Effect::Writes(Growth::Combines), Secrets::None, Run::Atomic(pfmerge)),
+];
 
 impl From<Error> for Failure {
     #[cold]

@@ -5,11 +5,50 @@ use super::collection::{
 };
 use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use crate::command::events::EventName;
+use crate::command::row::*;
 use duramen_config::EventClasses;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::list::{self, End, List};
 use duramen_types::{Part, Parts, Text, Type, count};
 use duramen_wire::resp::number::parse_integer;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("lpush", -3, DENYOOM | FAST, doc(Topic::List, "1.0.0", "O(1)", "Puts elements before the first."),
+        Keys::one(ADDS), Effect::Writes(Growth::By(|args, _| growth::texts(args, 2))), Secrets::None, Run::Data(lpush)),
+    row("rpush", -3, DENYOOM | FAST, doc(Topic::List, "1.0.0", "O(1)", "Puts elements behind the last."),
+        Keys::one(ADDS), Effect::Writes(Growth::By(|args, _| growth::texts(args, 2))), Secrets::None, Run::Data(rpush)),
+    row("lpushx", -3, DENYOOM | FAST, doc(Topic::List, "2.2.0", "O(1)", "Puts elements before the first, if there is a list."),
+        Keys::one(ADDS), Effect::Writes(Growth::By(|args, _| growth::texts(args, 2))), Secrets::None, Run::Data(lpushx)),
+    row("rpushx", -3, DENYOOM | FAST, doc(Topic::List, "2.2.0", "O(1)", "Puts elements behind the last, if there is a list."),
+        Keys::one(ADDS), Effect::Writes(Growth::By(|args, _| growth::texts(args, 2))), Secrets::None, Run::Data(rpushx)),
+    row("lpop", -2, FAST, doc(Topic::List, "1.0.0", "O(N)", "Takes the first elements."),
+        Keys::one(TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(lpop)),
+    row("rpop", -2, FAST, doc(Topic::List, "1.0.0", "O(N)", "Takes the last elements."),
+        Keys::one(TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(rpop)),
+    row("llen", 2, FAST, doc(Topic::List, "1.0.0", "O(1)", "Returns the number of elements."),
+        Keys::one(LOOKS), Effect::Reads, Secrets::None, Run::Data(llen)),
+    row("lindex", 3, NO_FLAGS, doc(Topic::List, "1.0.0", "O(N)", "Returns an element by its index."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(lindex)),
+    row("linsert", 5, DENYOOM, doc(Topic::List, "2.2.0", "O(N)", "Puts an element before or behind another."),
+        Keys::one(ADDS), Effect::Writes(Growth::By(|args, _| growth::text(args, 4))), Secrets::None, Run::Data(linsert)),
+    row("lset", 4, DENYOOM, doc(Topic::List, "1.0.0", "O(N)", "Sets an element by its index."),
+        Keys::one(UPDATES), Effect::Writes(Growth::By(|args, _| growth::text(args, 3))), Secrets::None, Run::Data(lset)),
+    row("lrange", 4, NO_FLAGS, doc(Topic::List, "1.0.0", "O(N)", "Returns a range of elements."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(lrange)),
+    row("ltrim", 4, NO_FLAGS, doc(Topic::List, "1.0.0", "O(N)", "Keeps a range of elements."),
+        Keys::one(REMOVES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(ltrim)),
+    row("lrem", 4, NO_FLAGS, doc(Topic::List, "1.0.0", "O(N)", "Removes elements that are equal to a string."),
+        Keys::one(REMOVES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(lrem)),
+    row("lpos", -3, NO_FLAGS, doc(Topic::List, "6.0.6", "O(N)", "Returns indexes of elements that are equal to a string."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(lpos)),
+    row("lmove", 5, DENYOOM, doc(Topic::List, "6.2.0", "O(N)", "Moves an element to another list, and returns it."),
+        Keys::two(TAKES, ADDS).misses(Misses::None), Effect::Writes(Growth::Moves), Secrets::None, Run::Atomic(lmove)),
+    row("rpoplpush", 3, DENYOOM, doc(Topic::List, "1.2.0", "O(N)", "Moves the last element to the front of another list."),
+        Keys::two(TAKES, ADDS).misses(Misses::None), Effect::Writes(Growth::Moves), Secrets::None, Run::Atomic(rpoplpush)),
+    row("lmpop", -4, NO_FLAGS, doc(Topic::List, "7.0.0", "O(N)", "Takes elements of the first list that has some."),
+        Keys::counted(1, TAKES).misses(Misses::None), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(lmpop)),
+];
 
 const fn event(name: &'static str) -> EventName {
     (EventClasses::LIST, name)

@@ -7,9 +7,32 @@
 use crate::command::context::{Context, Done};
 use crate::command::events::SET;
 use crate::command::room;
+use crate::command::row::*;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_config::EventClasses;
 use duramen_engine::{Condition, Error, Guard, KeyHash, Object, Room, Seen, Stamp};
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("mget", -2, FAST, doc(Topic::String, "1.0.0", "O(N)", "Returns the values of several keys, all at one instant."),
+        Keys::all(READS), Effect::Reads, Secrets::None, Run::Atomic(mget)).tips(&["request_policy:multi_shard"]),
+    row("mset", -3, DENYOOM, doc(Topic::String, "1.0.1", "O(N)", "Sets the values of several keys, all at one instant."),
+        Keys::pairs(SETS), Effect::Writes(Growth::SetsPairs), Secrets::None, Run::Atomic(mset))
+        .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]),
+    row("msetnx", -3, DENYOOM, doc(Topic::String, "1.0.1", "O(N)", "Sets the values of several keys if none of them exists."),
+        Keys::pairs(CREATES), Effect::Writes(Growth::SetsPairs), Secrets::None, Run::Atomic(msetnx))
+        .tips(&["request_policy:multi_shard", "response_policy:agg_min"]),
+    row("del", -2, KEYSPACE, doc(Topic::Generic, "1.0.0", "O(N)", "Deletes keys, all at one instant."),
+        Keys::all(DELETES), Effect::Writes(Growth::Removes), Secrets::None, Run::Atomic(del))
+        .tips(&["request_policy:multi_shard", "response_policy:agg_sum"]),
+    row("unlink", -2, FAST | KEYSPACE, doc(Topic::Generic, "4.0.0", "O(1)", "Deletes keys, all at one instant (the same as DEL here)."),
+        Keys::all(DELETES), Effect::Writes(Growth::Removes), Secrets::None, Run::Atomic(del))
+        .tips(&["request_policy:multi_shard", "response_policy:agg_sum"]),
+    row("exists", -2, FAST | KEYSPACE | UNCOUNTED, doc(Topic::Generic, "1.0.0", "O(N)", "Counts how many of the keys exist."),
+        Keys::all(LOOKS), Effect::Reads, Secrets::None, Run::Atomic(exists)).tips(&["request_policy:multi_shard", "response_policy:agg_sum"]),
+    row("touch", -2, FAST | KEYSPACE | COUNTED, doc(Topic::Generic, "3.2.1", "O(N)", "Counts how many of the keys exist."),
+        Keys::all(LOOKS), Effect::Reads, Secrets::None, Run::Atomic(exists)).tips(&["request_policy:multi_shard", "response_policy:agg_sum"]),
+];
 
 /// Readings without a lock before a reader locks the keys.
 const OPTIMISTIC_READINGS: usize = 3;

@@ -7,6 +7,7 @@ use super::collection::{
 use super::computed::{Part, computed_at_once};
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::events::EventName;
+use crate::command::row::*;
 use crate::command::spec::flag;
 use crate::state::progress::Progress;
 use duramen_base::limits::COLLECTION_ELEMENTS_MAX;
@@ -15,6 +16,44 @@ use duramen_engine::{Guard, KeyHash, Object};
 use duramen_types::table::Set;
 use duramen_types::{Members, Text, Type, count, find_at_most_once, members_from};
 use duramen_wire::resp::number::parse_integer;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("sadd", -3, DENYOOM | FAST, doc(Topic::Set, "1.0.0", "O(N)", "Adds members."),
+        Keys::one(ADDS), Effect::Writes(Growth::By(|args, _| growth::texts(args, 2))), Secrets::None, Run::Data(sadd)),
+    row("srem", -3, FAST, doc(Topic::Set, "1.0.0", "O(N)", "Removes members."),
+        Keys::one(REMOVES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(srem)),
+    row("scard", 2, FAST, doc(Topic::Set, "1.0.0", "O(1)", "Returns the number of members."),
+        Keys::one(LOOKS), Effect::Reads, Secrets::None, Run::Data(scard)),
+    row("sismember", 3, FAST, doc(Topic::Set, "1.0.0", "O(1)", "Tells whether a member exists."),
+        Keys::one(LOOKS), Effect::Reads, Secrets::None, Run::Data(sismember)),
+    row("smismember", -3, FAST, doc(Topic::Set, "6.2.0", "O(N)", "Tells which members exist."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(smismember)),
+    row("smembers", 2, NO_FLAGS, doc(Topic::Set, "1.0.0", "O(N)", "Returns all members."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(smembers)).tips(&["nondeterministic_output_order"]),
+    row("spop", -2, FAST, doc(Topic::Set, "1.0.0", "O(N)", "Takes random members."),
+        Keys::one(TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(spop)).tips(&["nondeterministic_output"]),
+    row("srandmember", -2, NO_FLAGS, doc(Topic::Set, "1.0.0", "O(N)", "Returns random members."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(srandmember)).tips(&["nondeterministic_output"]),
+    row("smove", 4, FAST, doc(Topic::Set, "1.0.0", "O(N)", "Moves a member to another set."),
+        Keys::two(TAKES, ADDS).misses(Misses::None), Effect::Writes(Growth::By(|args, _| growth::text(args, 3))), Secrets::None, Run::Atomic(smove)),
+    row("sinter", -2, NO_FLAGS, doc(Topic::Set, "1.0.0", "O(N*M)", "Returns the members of all sets."),
+        Keys::all(READS), Effect::Reads, Secrets::None, Run::Atomic(sinter)).tips(&["nondeterministic_output_order"]),
+    row("sinterstore", -3, DENYOOM, doc(Topic::Set, "1.0.0", "O(N*M)", "Stores the members of all sets."),
+        Keys::target_and_sources(1, UPDATES, READS), Effect::Writes(Growth::Combines), Secrets::None, Run::Atomic(sinterstore)),
+    row("sintercard", -3, NO_FLAGS, doc(Topic::Set, "7.0.0", "O(N*M)", "Counts the members of all sets."),
+        Keys::counted(1, READS), Effect::Reads, Secrets::None, Run::Atomic(sintercard)),
+    row("sunion", -2, NO_FLAGS, doc(Topic::Set, "1.0.0", "O(N)", "Returns the members of any set."),
+        Keys::all(READS), Effect::Reads, Secrets::None, Run::Atomic(sunion)).tips(&["nondeterministic_output_order"]),
+    row("sunionstore", -3, DENYOOM, doc(Topic::Set, "1.0.0", "O(N)", "Stores the members of any set."),
+        Keys::target_and_sources(1, SETS, READS), Effect::Writes(Growth::Combines), Secrets::None, Run::Atomic(sunionstore)),
+    row("sdiff", -2, NO_FLAGS, doc(Topic::Set, "1.0.0", "O(N)", "Returns the members of the first set alone."),
+        Keys::all(READS), Effect::Reads, Secrets::None, Run::Atomic(sdiff)).tips(&["nondeterministic_output_order"]),
+    row("sdiffstore", -3, DENYOOM, doc(Topic::Set, "1.0.0", "O(N)", "Stores the members of the first set alone."),
+        Keys::target_and_sources(1, SETS, READS), Effect::Writes(Growth::Combines), Secrets::None, Run::Atomic(sdiffstore)),
+    row("sscan", -3, NO_FLAGS, doc(Topic::Set, "2.8.0", "O(N)", "Walks over members."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(sscan)).tips(&["nondeterministic_output"]),
+];
 
 const fn event(name: &'static str) -> EventName {
     (EventClasses::SET, name)

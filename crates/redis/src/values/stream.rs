@@ -6,12 +6,63 @@
 use super::collection::{change, change_silently, read};
 use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use crate::command::events::EventName;
+use crate::command::row::*;
 use duramen_config::EventClasses;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::stream::{self, Entry, Id, Rough, Trim};
 use duramen_types::{Part, Parts, Stream, Text};
-use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::parse_integer;
+use duramen_wire::resp::{Args, Encoder};
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("xadd", -5, DENYOOM | FAST, doc(Topic::Stream, "5.0.0", "O(1) when adding a new entry, O(N) when trimming", "Adds an entry."),
+        Keys::one(UPDATES).note("UPDATE instead of INSERT because of the optional trimming feature"),
+        Effect::Writes(Growth::By(|args, _| 2 * growth::texts(args, 2) + STREAM_BYTES)), Secrets::None, Run::Data(xadd))
+        .tips(&["nondeterministic_output"]),
+    row("xlen", 2, FAST, doc(Topic::Stream, "5.0.0", "O(1)", "Returns the number of entries."),
+        Keys::one(LOOKS), Effect::Reads, Secrets::None, Run::Data(xlen)),
+    row("xrange", -4, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(N)", "Returns the entries in a range of ids."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(xrange)),
+    row("xrevrange", -4, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(N)", "Returns the entries in a range of ids, the last first."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(xrevrange)),
+    row("xdel", -3, FAST, doc(Topic::Stream, "5.0.0", "O(N)", "Removes entries by their ids."),
+        Keys::one(REMOVES), Effect::Writes(Growth::By(|_, _| STREAM_BYTES)), Secrets::None, Run::Data(xdel)),
+    row("xtrim", -4, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(N)", "Removes the first entries."),
+        Keys::one(REMOVES), Effect::Writes(Growth::By(|_, _| STREAM_BYTES)), Secrets::None, Run::Data(xtrim)).tips(&["nondeterministic_output"]),
+    row("xsetid", -3, DENYOOM | FAST, doc(Topic::Stream, "5.0.0", "O(1)", "Sets the last id of a stream."),
+        Keys::one(UPDATES), Effect::Writes(Growth::By(|_, _| STREAM_BYTES)), Secrets::None, Run::Data(xsetid)),
+];
+
+/// Maximum growth of a stream's head, and of a group or a consumer without its name.
+pub(super) const STREAM_BYTES: usize = 128;
+/// A pending entry of a stream, and what it may add to the one behind it.
+pub(super) const PENDING_BYTES: usize = 56;
+/// Least bytes of an entry of a stream, or of one that is pending.
+const ENTRY_BYTES: usize = 5;
+
+/// The growth of a stream of `bytes` by as many pending entries as COUNT says, or as there may be.
+/// `from`: the first option.
+pub(super) fn pending_bytes(args: &Args<'_>, from: usize, bytes: usize) -> usize {
+    let all = bytes / ENTRY_BYTES;
+    let mut most = all;
+    let mut at = from;
+    while let Some(option) = args.get(at) {
+        at += match option.to_ascii_lowercase().as_slice() {
+            b"count" => {
+                let count = growth::index(args, at + 1);
+                // The last one counts.
+                most = if count > 0 { all.min(count) } else { all };
+                2
+            }
+            b"block" => 2,
+            b"group" => 3,
+            b"streams" => break,
+            _ => 1,
+        };
+    }
+    growth::texts(args, 1) + STREAM_BYTES + most * PENDING_BYTES
+}
 
 pub(crate) const fn event(name: &'static str) -> EventName {
     (EventClasses::STREAM, name)

@@ -1,15 +1,31 @@
 //! XCLAIM and XAUTOCLAIM: pending entries that change their consumer.
 
 use super::collection::change_silently;
-use super::stream::{CONSUMER_MADE, parse_id, parse_start, write_entry, write_id};
+use super::stream::{
+    CONSUMER_MADE, PENDING_BYTES, STREAM_BYTES, parse_id, parse_start, pending_bytes, write_entry,
+    write_id,
+};
 use super::stream_group::{idle_ms, no_key_or_group, position};
 use super::stream_read::SEEN_STEP_MS;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::command::row::*;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::stream::{Entry, Group, Id, Pending};
 use duramen_types::{Part, Parts, Stream, Text};
 use duramen_wire::resp::number::parse_integer;
 use std::collections::BTreeMap;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("xclaim", -6, FAST, doc(Topic::Stream, "5.0.0", "O(N)", "Gives pending entries to another consumer."),
+        Keys::one(UPDATES).needing(READS),
+        Effect::Writes(Growth::By(|args, _| growth::text(args, 3) + STREAM_BYTES + args.len() * PENDING_BYTES)), Secrets::None, Run::Data(xclaim))
+        .tips(&["nondeterministic_output"]),
+    row("xautoclaim", -6, FAST, doc(Topic::Stream, "6.2.0", "O(N)", "Gives pending entries that are idle for long to another consumer."),
+        Keys::one(REMOVES).needing(READS),
+        Effect::Writes(Growth::By(|args, bytes| pending_bytes(args, 6, bytes))), Secrets::None, Run::Data(xautoclaim))
+        .tips(&["nondeterministic_output"]),
+];
 
 /// Entries that XAUTOCLAIM claims at most without COUNT.
 const COUNT_DEFAULT: usize = 100;

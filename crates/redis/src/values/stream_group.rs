@@ -2,15 +2,38 @@
 
 use super::collection::{change, change_silently, read};
 use super::stream::{
-    CONSUMER_MADE, event, parse_any_id, parse_end, parse_id, parse_ids, parse_start, write_id,
+    CONSUMER_MADE, STREAM_BYTES, event, parse_any_id, parse_end, parse_id, parse_ids, parse_start,
+    write_id,
 };
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::events::EventName;
+use crate::command::row::*;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::stream::{Group, Id, Pending, groups};
 use duramen_types::{Part, Parts, Stream, Text};
 use duramen_wire::resp::number::parse_integer;
 use std::borrow::Cow;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("xack", -4, FAST, doc(Topic::Stream, "5.0.0", "O(N)", "Acknowledges entries for a group."),
+        Keys::one(UPDATES), Effect::Writes(Growth::By(|_, _| STREAM_BYTES)), Secrets::None, Run::Data(xack)),
+    row("xpending", -3, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(N)", "Returns the entries that a group was given and has not acknowledged."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(xpending)).tips(&["nondeterministic_output"]),
+    container("xgroup", doc(Topic::Stream, "5.0.0", "Depends on the subcommand", "A container for commands about groups of consumers.")),
+    row("xgroup|create", -5, DENYOOM, doc(Topic::Stream, "5.0.0", "O(1)", "Makes a group."),
+        Keys::at(2, ADDS), Effect::Writes(Growth::By(|args, _| growth::text(args, 3) + STREAM_BYTES)), Secrets::None, Run::Data(create)),
+    row("xgroup|setid", -5, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(1)", "Sets the last id that a group was given."),
+        Keys::at(2, UPDATES), Effect::Writes(Growth::By(|args, _| growth::text(args, 3) + STREAM_BYTES)), Secrets::None, Run::Data(setid)),
+    row("xgroup|destroy", 4, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(N)", "Removes a group."),
+        Keys::at(2, REMOVES), Effect::Writes(Growth::By(|args, _| growth::text(args, 3) + STREAM_BYTES)), Secrets::None, Run::Data(destroy)),
+    row("xgroup|createconsumer", 5, DENYOOM, doc(Topic::Stream, "6.2.0", "O(1)", "Makes a consumer of a group."),
+        Keys::at(2, ADDS), Effect::Writes(Growth::By(|args, _| growth::text(args, 4) + STREAM_BYTES)), Secrets::None, Run::Data(createconsumer)),
+    row("xgroup|delconsumer", 5, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(N)", "Removes a consumer and its pending entries."),
+        Keys::at(2, REMOVES), Effect::Writes(Growth::By(|args, _| growth::text(args, 4) + STREAM_BYTES)), Secrets::None, Run::Data(delconsumer)),
+    row("xgroup|help", 2, LOADING | STALE | TELLS, doc(Topic::Stream, "5.0.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(group_help)),
+];
 
 const NO_STREAM: Failure = Failure::Text(
     "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use \

@@ -4,11 +4,25 @@ use super::collection::read;
 use super::stream::{write_entries, write_entry, write_id};
 use super::stream_group::{consumers_by_name, no_group, position, wrong_arguments};
 use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER};
+use crate::command::row::*;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::Stream;
 use duramen_types::stream::{Group, Id};
 use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::parse_integer;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    container("xinfo", doc(Topic::Stream, "5.0.0", "Depends on the subcommand", "A container for commands that tell about streams.")),
+    row("xinfo|stream", -3, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(1)", "Tells about a stream."),
+        Keys::at(2, READS), Effect::Reads, Secrets::None, Run::Data(stream_info)),
+    row("xinfo|groups", 3, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(N)", "Tells about the groups of a stream."),
+        Keys::at(2, READS), Effect::Reads, Secrets::None, Run::Data(groups)),
+    row("xinfo|consumers", 4, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(N)", "Tells about the consumers of a group."),
+        Keys::at(2, READS), Effect::Reads, Secrets::None, Run::Data(consumers)).tips(&["nondeterministic_output"]),
+    row("xinfo|help", 2, LOADING | STALE | TELLS, doc(Topic::Stream, "5.0.0", "O(1)", "Lists the subcommands."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),
+];
 
 /// Entries and pending entries that XINFO STREAM FULL shows without COUNT.
 const COUNT_DEFAULT: usize = 10;

@@ -5,8 +5,9 @@
 
 use super::blocking::WaitFor;
 use super::collection::{Root, Write, at_once, awaited, typed};
-use super::stream::{CONSUMER_MADE, parse_id, write_entry, write_id};
+use super::stream::{CONSUMER_MADE, parse_id, pending_bytes, write_entry, write_id};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::row::*;
 use duramen_config::clock;
 use duramen_engine::{Guard, KeyHash, Object};
 use duramen_types::stream::{Entry, Group, Id, Place};
@@ -14,6 +15,15 @@ use duramen_types::{Stream, Text, Type};
 use duramen_wire::resp::Protocol;
 use duramen_wire::resp::number::parse_integer;
 use std::collections::HashMap;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("xread", -4, BLOCKING, doc(Topic::Stream, "5.0.0", "O(N)", "Returns the entries behind an id, of several streams."),
+        Keys::streams(1, READS), Effect::Reads, Secrets::None, Run::Atomic(xread)),
+    row("xreadgroup", -7, BLOCKING,
+        doc(Topic::Stream, "5.0.0", "O(N)", "Gives new entries of several streams to a consumer of a group, or its pending ones again."),
+        Keys::streams(4, READS), Effect::Writes(Growth::By(|args, bytes| pending_bytes(args, 1, bytes))), Secrets::None, Run::Atomic(xreadgroup)),
+];
 
 /// R1: the time for which a consumer's last request may be too old.
 pub(crate) const SEEN_STEP_MS: u64 = 10_000;

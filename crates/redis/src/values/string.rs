@@ -3,14 +3,90 @@
 use super::collection::{WRONG_TYPE, plain};
 use super::float::Float;
 use super::set_options::{self, EX, Expiry, PX, SetOptions, Unit, When};
+use crate::command::access::KeyAccess;
 use crate::command::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER};
 use crate::command::events::{DEL, EXPIRE, EventName, INCRBY, INCRBYFLOAT, PERSIST, SET};
+use crate::command::growth::Planned;
+use crate::command::room::Planner;
+use crate::command::row::*;
 use duramen_base::expiry::removes_at_once;
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_config::EventClasses;
 use duramen_engine::{Condition, Decision, Error, Guard, KeyHash};
-use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::{parse_integer, write_integer};
+use duramen_wire::resp::{Args, Encoder};
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("get", 2, FAST, doc(Topic::String, "1.0.0", "O(1)", "Returns the value of a key."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(get)),
+    row("set", -3, DENYOOM, doc(Topic::String, "1.0.0", "O(1)", "Sets the value of a key, under conditions and with an expiry if wanted."),
+        Keys::one(VARIES).by_arguments(set_access).note("RW and ACCESS due to the optional `GET` argument"),
+        Effect::Writes(Growth::Own(plan_set)), Secrets::None, Run::Data(set)),
+    row("setnx", 3, DENYOOM | FAST, doc(Topic::String, "1.0.0", "O(1)", "Sets the value of a key that does not exist."),
+        Keys::one(CREATES), Effect::Writes(Growth::Sets(growth::given)), Secrets::None, Run::Data(setnx)),
+    row("setex", 4, DENYOOM, doc(Topic::String, "2.0.0", "O(1)", "Sets a value and its time to live in seconds."),
+        Keys::one(SETS), Effect::Writes(Growth::Sets(growth::given)), Secrets::None, Run::Data(setex)),
+    row("psetex", 4, DENYOOM, doc(Topic::String, "2.6.0", "O(1)", "Sets a value and its time to live in milliseconds."),
+        Keys::one(SETS), Effect::Writes(Growth::Sets(growth::given)), Secrets::None, Run::Data(psetex)),
+    row("getset", 3, DENYOOM | FAST, doc(Topic::String, "1.0.0", "O(1)", "Sets a value and returns the one before."),
+        Keys::one(CHANGES), Effect::Writes(Growth::Sets(growth::given)), Secrets::None, Run::Data(getset)),
+    row("delifeq", 3, FAST, doc(Topic::String, "9.0.0", "O(1)", "Deletes a key if its value is equal to the given one."),
+        Keys::one(TAKES), Effect::Writes(Growth::MayRemove), Secrets::None, Run::Data(delifeq)),
+    row("getdel", 2, FAST, doc(Topic::String, "6.2.0", "O(1)", "Returns the value of a key and deletes the key."),
+        Keys::one(TAKES), Effect::Writes(Growth::MayRemove), Secrets::None, Run::Data(getdel)),
+    row("getex", -2, FAST, doc(Topic::String, "6.2.0", "O(1)", "Returns the value of a key and changes its expiry."),
+        Keys::one(CHANGES).note("RW and UPDATE because it changes the TTL"), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(getex)),
+    row("append", 3, DENYOOM | FAST, doc(Topic::String, "2.0.0", "O(1)", "Appends to the value of a key."),
+        Keys::one(ADDS), Effect::Writes(Growth::To(|args, bytes| bytes + args.get(2).map_or(0, <[u8]>::len))), Secrets::None, Run::Data(append)),
+    row("strlen", 2, FAST, doc(Topic::String, "2.2.0", "O(1)", "Returns the length of a value."),
+        Keys::one(LOOKS), Effect::Reads, Secrets::None, Run::Data(strlen)),
+    row("getrange", 4, NO_FLAGS, doc(Topic::String, "2.4.0", "O(N)", "Returns a part of a value."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(getrange)),
+    row("substr", 4, NO_FLAGS, doc(Topic::String, "1.0.0", "O(N)", "Returns a part of a value (old name of GETRANGE)."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(getrange)),
+    row("setrange", 4, DENYOOM, doc(Topic::String, "2.2.0", "O(1),", "Overwrites a part of a value."),
+        Keys::one(UPDATES), Effect::Writes(Growth::To(with_range)), Secrets::None, Run::Data(setrange)),
+    row("incr", 2, DENYOOM | FAST, doc(Topic::String, "1.0.0", "O(1)", "Adds one to an integer."),
+        Keys::one(CHANGES), Effect::Writes(Growth::Sets(growth::integer)), Secrets::None, Run::Data(incr)),
+    row("decr", 2, DENYOOM | FAST, doc(Topic::String, "1.0.0", "O(1)", "Subtracts one from an integer."),
+        Keys::one(CHANGES), Effect::Writes(Growth::Sets(growth::integer)), Secrets::None, Run::Data(decr)),
+    row("incrby", 3, DENYOOM | FAST, doc(Topic::String, "1.0.0", "O(1)", "Adds to an integer."),
+        Keys::one(CHANGES), Effect::Writes(Growth::Sets(growth::integer)), Secrets::None, Run::Data(incrby)),
+    row("decrby", 3, DENYOOM | FAST, doc(Topic::String, "1.0.0", "O(1)", "Subtracts from an integer."),
+        Keys::one(CHANGES), Effect::Writes(Growth::Sets(growth::integer)), Secrets::None, Run::Data(decrby)),
+    row("incrbyfloat", 3, DENYOOM | FAST, doc(Topic::String, "2.6.0", "O(1)", "Adds to a floating-point number."),
+        Keys::one(CHANGES), Effect::Writes(Growth::Sets(growth::number)), Secrets::None, Run::Data(incrbyfloat)),
+];
+
+/// SET reads the key if it returns the value or compares it.
+fn set_access(args: &Args<'_>) -> KeyAccess {
+    let mut options = args.skip(3).into_iter();
+    let reads = |option: &[u8]| {
+        let mut readers = [&b"get"[..], b"ifeq", b"ifne"].into_iter();
+        readers.any(|reader| option.eq_ignore_ascii_case(reader))
+    };
+    match options.any(reads) {
+        true => CHANGES,
+        false => SETS,
+    }
+}
+
+/// A SET without options has its effect if it runs.
+fn plan_set<'k>(planner: &mut Planner<'_, '_, 'k>, planned: &Planned<'_, 'k>) {
+    let (table, key) = (planned.table, planned.arg(1));
+    let bytes = growth::given(planned.args);
+    match planned.args.len() == 3 && planner.is_certain {
+        true => planner.put_certainly(table, key, bytes),
+        false => planner.put(table, key, bytes),
+    }
+}
+
+/// The length of a value behind SETRANGE.
+fn with_range(args: &Args<'_>, bytes: usize) -> usize {
+    let end = growth::index(args, 2).saturating_add(args.get(3).map_or(0, <[u8]>::len));
+    bytes.max(end)
+}
 
 const SETRANGE: EventName = (EventClasses::STRING, "setrange");
 const APPEND: EventName = (EventClasses::STRING, "append");

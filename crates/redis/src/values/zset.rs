@@ -9,12 +9,59 @@ use super::collection::{
 };
 use crate::command::context::{Context, Done, Failure, NOT_A_FLOAT, SYNTAX};
 use crate::command::events::EventName;
+use crate::command::row::*;
 use duramen_config::EventClasses;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::{Sorted, Text, Type, count, find_at_most_once};
-use duramen_wire::resp::Protocol;
-use duramen_wire::resp::number::parse_double;
+use duramen_wire::resp::number::{parse_double, parse_integer};
+use duramen_wire::resp::{Args, Protocol};
 use std::ops::Deref;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("zadd", -4, DENYOOM | FAST, doc(Topic::SortedSet, "1.2.0", "O(N)", "Adds members or changes their scores."),
+        Keys::one(UPDATES), Effect::Writes(Growth::By(|args, _| scored_bytes(args, false))), Secrets::None, Run::Data(zadd)),
+    row("zincrby", 4, DENYOOM | FAST, doc(Topic::SortedSet, "1.2.0", "O(N)", "Adds to the score of a member."),
+        Keys::one(CHANGES), Effect::Writes(Growth::By(|args, _| scored_bytes(args, true))), Secrets::None, Run::Data(zincrby)),
+    row("zrem", -3, FAST, doc(Topic::SortedSet, "1.2.0", "O(N)", "Removes members."),
+        Keys::one(REMOVES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(zrem)),
+    row("zcard", 2, FAST, doc(Topic::SortedSet, "1.2.0", "O(1)", "Returns the number of members."),
+        Keys::one(LOOKS), Effect::Reads, Secrets::None, Run::Data(zcard)),
+    row("zscore", 3, FAST, doc(Topic::SortedSet, "1.2.0", "O(1)", "Returns the score of a member."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zscore)),
+    row("zmscore", -3, FAST, doc(Topic::SortedSet, "6.2.0", "O(N)", "Returns the scores of members."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zmscore)),
+    row("zrank", -3, FAST, doc(Topic::SortedSet, "2.0.0", "O(N)", "Returns the rank of a member."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zrank)),
+    row("zrevrank", -3, FAST, doc(Topic::SortedSet, "2.0.0", "O(N)", "Returns the rank of a member from the end."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zrevrank)),
+    row("zpopmin", -2, FAST, doc(Topic::SortedSet, "5.0.0", "O(N)", "Takes the members with the lowest scores."),
+        Keys::one(TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(zpopmin)),
+    row("zpopmax", -2, FAST, doc(Topic::SortedSet, "5.0.0", "O(N)", "Takes the members with the highest scores."),
+        Keys::one(TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(zpopmax)),
+    row("zmpop", -4, NO_FLAGS, doc(Topic::SortedSet, "7.0.0", "O(N)", "Takes members of the first sorted set that has some."),
+        Keys::counted(1, TAKES).misses(Misses::None), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(zmpop)),
+    row("zrandmember", -2, NO_FLAGS, doc(Topic::SortedSet, "6.2.0", "O(N)", "Returns random members."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zrandmember)).tips(&["nondeterministic_output"]),
+    row("zscan", -3, NO_FLAGS, doc(Topic::SortedSet, "2.8.0", "O(N)", "Walks over members and scores."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zscan)).tips(&["nondeterministic_output"]),
+];
+
+/// The growth by scores and members in turn at the end of a request; options are before them.
+/// `adds`: the scores are added to those of the set, and a sum may be longer than both.
+fn scored_bytes(args: &Args<'_>, adds: bool) -> usize {
+    let is_incr = |arg: &[u8]| arg.eq_ignore_ascii_case(b"incr");
+    let adds = adds || args.skip(2).into_iter().any(is_incr);
+    let bytes = args.skip(2).into_iter().enumerate().map(|(n, arg)| {
+        let is_member = (args.len() - 3 - n).is_multiple_of(2);
+        match parse_integer(arg) {
+            _ if is_member => growth::text_bytes(arg.len()),
+            Some(_) if !adds => arg.len().min(growth::SCORE_BYTES),
+            _ => growth::SCORE_BYTES,
+        }
+    });
+    bytes.sum()
+}
 
 pub(crate) const fn event(name: &'static str) -> EventName {
     (EventClasses::SORTED_SET, name)

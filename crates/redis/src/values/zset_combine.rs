@@ -6,10 +6,29 @@ use super::computed::{Part, computed_at_once};
 use super::set::{check_result, parse_limit};
 use super::zset::{event, parse_score, write_scored};
 use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::command::row::*;
 use crate::command::spec::flag;
 use crate::state::progress::Progress;
 use duramen_engine::{Guard, KeyHash, Object};
 use duramen_types::{Sorted, Text, Type, count, each};
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("zunion", -3, NO_FLAGS, doc(Topic::SortedSet, "6.2.0", "O(N)", "Returns the members of any sorted set."),
+        Keys::counted(1, READS), Effect::Reads, Secrets::None, Run::Atomic(zunion)),
+    row("zinter", -3, NO_FLAGS, doc(Topic::SortedSet, "6.2.0", "O(N)", "Returns the members of all sorted sets."),
+        Keys::counted(1, READS), Effect::Reads, Secrets::None, Run::Atomic(zinter)),
+    row("zdiff", -3, NO_FLAGS, doc(Topic::SortedSet, "6.2.0", "O(N)", "Returns the members of the first sorted set alone."),
+        Keys::counted(1, READS), Effect::Reads, Secrets::None, Run::Atomic(zdiff)),
+    row("zintercard", -3, NO_FLAGS, doc(Topic::SortedSet, "7.0.0", "O(N)", "Counts the members of all sorted sets."),
+        Keys::counted(1, READS), Effect::Reads, Secrets::None, Run::Atomic(zintercard)),
+    row("zunionstore", -4, DENYOOM, doc(Topic::SortedSet, "2.0.0", "O(N)", "Stores the members of any sorted set."),
+        Keys::target_and_counted(2, SETS, READS), Effect::Writes(Growth::Combines), Secrets::None, Run::Atomic(zunionstore)),
+    row("zinterstore", -4, DENYOOM, doc(Topic::SortedSet, "2.0.0", "O(N)", "Stores the members of all sorted sets."),
+        Keys::target_and_counted(2, SETS, READS), Effect::Writes(Growth::Combines), Secrets::None, Run::Atomic(zinterstore)),
+    row("zdiffstore", -4, DENYOOM, doc(Topic::SortedSet, "6.2.0", "O(N)", "Stores the members of the first sorted set alone."),
+        Keys::target_and_counted(2, SETS, READS), Effect::Writes(Growth::Combines), Secrets::None, Run::Atomic(zdiffstore)),
+];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {

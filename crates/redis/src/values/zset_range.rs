@@ -5,11 +5,40 @@ use super::computed::computed_at_once;
 use super::list::range_of;
 use super::zset::{event, write_scored};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::row::*;
 use duramen_engine::{Guard, KeyHash};
 use duramen_types::sorted::{LexEnd, ScoreEnd};
 use duramen_types::{Sorted, Text};
 use duramen_wire::resp::number::{parse_double, parse_integer};
 use std::ops::Range;
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("zcount", 4, FAST, doc(Topic::SortedSet, "2.0.0", "O(N)", "Counts the members in a range of scores."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zcount)),
+    row("zlexcount", 4, FAST, doc(Topic::SortedSet, "2.8.9", "O(N)", "Counts the members in a range of members."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zlexcount)),
+    row("zrange", -4, NO_FLAGS, doc(Topic::SortedSet, "1.2.0", "O(N)", "Returns the members in a range."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zrange)),
+    row("zrevrange", -4, NO_FLAGS, doc(Topic::SortedSet, "1.2.0", "O(N)", "Returns the members in a range of ranks from the end."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zrevrange)),
+    row("zrangebyscore", -4, NO_FLAGS, doc(Topic::SortedSet, "1.0.5", "O(N)", "Returns the members in a range of scores."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zrangebyscore)),
+    row("zrevrangebyscore", -4, NO_FLAGS, doc(Topic::SortedSet, "2.2.0", "O(N)", "Returns the members in a range of scores, the highest first."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zrevrangebyscore)),
+    row("zrangebylex", -4, NO_FLAGS, doc(Topic::SortedSet, "2.8.9", "O(N)", "Returns the members in a range of members."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zrangebylex)),
+    row("zrevrangebylex", -4, NO_FLAGS, doc(Topic::SortedSet, "2.8.9", "O(N)", "Returns the members in a range of members, the last first."),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zrevrangebylex)),
+    row("zremrangebyrank", 4, NO_FLAGS, doc(Topic::SortedSet, "2.0.0", "O(N)", "Removes the members in a range of ranks."),
+        Keys::one(REMOVES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(zremrangebyrank)),
+    row("zremrangebyscore", 4, NO_FLAGS, doc(Topic::SortedSet, "1.2.0", "O(N)", "Removes the members in a range of scores."),
+        Keys::one(REMOVES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(zremrangebyscore)),
+    row("zremrangebylex", 4, NO_FLAGS, doc(Topic::SortedSet, "2.8.9", "O(N)", "Removes the members in a range of members."),
+        Keys::one(REMOVES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(zremrangebylex)),
+    row("zrangestore", -5, DENYOOM, doc(Topic::SortedSet, "6.2.0", "O(N)", "Stores the members in a range."),
+        Keys::two(SETS, READS), Effect::Writes(Growth::Combines), Secrets::None, Run::Atomic(zrangestore)),
+];
 
 /// The order in which a range is taken.
 #[derive(Clone, Copy, PartialEq, Eq)]

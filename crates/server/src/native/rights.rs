@@ -25,7 +25,7 @@ use duramen_config::{AUDIT_CLASSES, clock};
 use duramen_redis::access::{Outcome as AuditOutcome, Reason, Record, origin as client_origin};
 use duramen_redis::command::Spec;
 use duramen_redis::state::{Client, Shared};
-use duramen_redis::table::COMMANDS;
+use duramen_redis::table::{DEL, GET, INCRBY, INCRBYFLOAT, SCAN, SET};
 use duramen_wire::native::codec::Parts;
 use duramen_wire::native::message::{Amount, Login, Operation, Request, Single};
 use std::cell::OnceCell;
@@ -220,19 +220,11 @@ struct Wanted<'a> {
     table: TableId,
 }
 
-/// # Panics
-/// Never with the names in this file: they are in the command table.
-fn command_named(name: &str) -> &'static Spec {
-    COMMANDS
-        .find(name.as_bytes())
-        .expect("a command of the table")
-}
-
 impl<'a> Wanted<'a> {
     /// Of the objects of a whole table.
     fn of_enumeration(table: TableId) -> [Wanted<'a>; 2] {
-        ["scan", "get"].map(|command| Wanted {
-            spec: command_named(command),
+        [SCAN, GET].map(|spec| Wanted {
+            spec,
             key: None,
             access: READS,
             table,
@@ -240,24 +232,24 @@ impl<'a> Wanted<'a> {
     }
 
     fn of(single: &Single<'a>) -> Wanted<'a> {
-        let (name, access) = match single.operation {
-            Operation::Read => ("get", READS),
-            Operation::Write { .. } => ("set", WRITES),
-            Operation::Remove { .. } => ("del", WRITES),
+        let (spec, access) = match single.operation {
+            Operation::Read => (GET, READS),
+            Operation::Write { .. } => (SET, WRITES),
+            Operation::Remove { .. } => (DEL, WRITES),
             Operation::Increment { by } => {
-                let name = match by {
-                    Amount::Integer(_) => "incrby",
-                    Amount::Float(_) => "incrbyfloat",
+                let spec = match by {
+                    Amount::Integer(_) => INCRBY,
+                    Amount::Float(_) => INCRBYFLOAT,
                 };
                 let both = Access {
                     reads: true,
                     writes: true,
                 };
-                (name, both)
+                (spec, both)
             }
         };
         Wanted {
-            spec: command_named(name),
+            spec,
             key: Some(single.key),
             access,
             table: single.table,

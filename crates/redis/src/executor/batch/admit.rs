@@ -147,10 +147,10 @@ fn report(
     if !client.take_audited() && spec.is_audited(local.audited) {
         audit::record(shared, client, spec, args, Outcome::Allowed);
     }
-    // `exec` feeds its own line.
+    // EXEC feeds its own line.
     if shared.commands.gate() & global::MONITORED != 0
         && !client.take_monitored()
-        && spec.name != "exec"
+        && !spec.has(flag::RUNS_QUEUE)
     {
         monitor::feed(shared, client, spec, args);
     }
@@ -234,7 +234,7 @@ pub(crate) fn refuse(
 ) -> Admitted {
     client.break_transaction();
     client.end_key_wait(shared, true);
-    let is_exec = spec.is_some_and(|spec| spec.name == "exec");
+    let is_exec = spec.is_some_and(|spec| spec.has(flag::RUNS_QUEUE));
     if is_exec {
         client.end_transaction();
         let why = text.strip_prefix("ERR ").unwrap_or(text);
@@ -295,8 +295,8 @@ fn writes_to_reserved(
     shared: &Shared,
     client: &mut Client,
 ) -> bool {
-    if spec.name != "exec" {
-        let looks_later = spec.has(flag::SCRIPTING) || spec.takes_or_waits();
+    if !spec.has(flag::RUNS_QUEUE) {
+        let looks_later = spec.has(flag::SCRIPTING | flag::TAKES_FIRST);
         let writes = spec.has(flag::WRITE) && spec.has_keys() && !looks_later;
         return writes && !client.in_multi() && are_put_off(spec, (args, hashes), shared, client);
     }
@@ -371,7 +371,7 @@ pub(crate) fn enqueue(
 ) -> Admitted {
     let limit = local.config(shared).request_limit_bytes;
     if let Some(transaction) = &mut client.transaction {
-        let has_no_keys = !spec.has_keys() && spec.name != "select";
+        let has_no_keys = !spec.has_keys() && !spec.names.select();
         let without_keys = transaction.without_keys + usize::from(has_no_keys);
         if without_keys > WITHOUT_KEYS_MAX {
             let text = format!(

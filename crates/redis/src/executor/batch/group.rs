@@ -4,7 +4,7 @@ use super::step::{Environment, Planned, Step, StoreAccess, is_plain, needs, sett
 use super::{GROUP_REQUESTS, Turn, admit};
 use crate::command::lookup::Resolved;
 use crate::command::outcome::Outcome;
-use crate::command::spec::{Access, ONE_KEY, Spec, flag};
+use crate::command::spec::{Access, Spec, flag};
 use crate::command::turn::Ending;
 use crate::command::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases, pause, slow_timer};
 use crate::executor::pace::{self, Pace};
@@ -214,7 +214,7 @@ impl Group {
         spec: &Spec,
         args: &Args<'_>,
     ) -> usize {
-        if spec.keys == ONE_KEY {
+        if spec.keys.is_one() {
             let hash = guard.hash(args.get(1).unwrap_or_default());
             guard.pin().prefetch_bucket(table, hash);
             self.hashes.push(hash);
@@ -224,7 +224,7 @@ impl Group {
         if !spec.has_keys() {
             return match spec.has(flag::FAST) {
                 true => 0,
-                false if spec.name == "exec" => keys_of_exec(client),
+                false if spec.has(flag::RUNS_QUEUE) => keys_of_exec(client),
                 false => GROUP_KEYS,
             };
         }

@@ -99,6 +99,7 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
 
 /// Whether a command works without data.
 fn runs_without_data(spec: &Spec) -> bool {
-    let plain = matches!(spec.kind(), Kind::Plain | Kind::Refused(_)) || spec.name == "info";
+    let plain =
+        matches!(spec.kind(), Kind::Plain | Kind::Refused(_)) || spec.has(flag::WITHOUT_DATA);
     plain && spec.has(flag::LOADING)
 }

@@ -215,7 +215,7 @@ impl Step<'_> {
             None => env.local.view_to_tell(member),
         };
         if let [hash] = self.hashes {
-            let at = match spec.keys.first {
+            let at = match spec.keys.place().first {
                 0 => spec.key_positions(&args).next().unwrap_or_default(),
                 first => first.into(),
             };

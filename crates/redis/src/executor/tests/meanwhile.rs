@@ -335,7 +335,7 @@ fn watch_of_a_key_that_has_left(leave: fn(&mut Member)) -> Result<(), Failure> {
         table,
         locked: false,
     };
-    let done = transaction::watch(&mut ctx, &mut guard, &hashes);
+    let done = transaction::commands::watch(&mut ctx, &mut guard, &hashes);
     drop(guard);
     assert_eq!(client.watched.len(), usize::from(done.is_ok()));
     done

@@ -2,6 +2,10 @@
 //! and what is our own.
 
 use super::*;
+use crate::command::lookup::Resolved;
+use crate::command::row::{Effect, Growth};
+use crate::table::COMMANDS;
+use duramen_base::random::Random;
 
 #[test]
 fn consumers_are_there_once_they_have_asked() {
@@ -162,4 +166,66 @@ fn a_transaction_changes_streams_at_once() {
          smaller than the target stream top item\r\n{entries}"
     );
     assert_eq!(session.ask("EXEC"), expected);
+}
+
+/// A random request that changes the stream `k`.
+fn stream_request(random: &mut Random, last: &mut u64) -> String {
+    *last += random.below(3);
+    let id = random.below(*last + 1);
+    let texts = ["x", "17", "a longer value", "-1", "2305843009213693951"];
+    let mut text = || random.pick(&texts).copied().unwrap_or_default();
+    let (f, v) = (text(), text());
+    let group = ["g", "another-group"][random.index(2)];
+    let consumer = format!("c{}", random.below(300));
+    let templates = [
+        format!("XADD k {last}-{id} {f} {v}"),
+        format!("XADD k MAXLEN 40 {last}-{id} {f} {v} {v} {f}"),
+        format!("XADD k {last}000000000-{id} same {v}"),
+        format!("XDEL k {id}-1 {id}"),
+        format!("XTRIM k MINID {id}"),
+        format!("XSETID k {last}000-9 ENTRIESADDED 1844674407370955161"),
+        format!("XGROUP CREATE k {group} {id}"),
+        format!("XGROUP SETID k {group} 0 ENTRIESREAD 9223372036854775807"),
+        format!("XGROUP CREATECONSUMER k {group} {consumer}"),
+        format!("XGROUP DELCONSUMER k {group} {consumer}"),
+        format!("XREADGROUP GROUP {group} {consumer} COUNT 3 STREAMS k >"),
+        format!("XREADGROUP GROUP {group} {consumer} STREAMS k >"),
+        format!("XREADGROUP GROUP {group} {consumer} NOACK COUNT 1 STREAMS k >"),
+        format!("XREADGROUP GROUP {group} {consumer} STREAMS k {id}"),
+        format!("XACK k {group} {id}-1 {id}-2"),
+        format!("XCLAIM k {group} {consumer} 0 {id}-1 {id} FORCE TIME {id} RETRYCOUNT 99999999"),
+        format!("XAUTOCLAIM k {group} {consumer} 0 {id}"),
+        format!("XAUTOCLAIM k {group} {consumer} 0 0 COUNT 2 JUSTID"),
+    ];
+    random.pick(&templates).cloned().unwrap_or_default()
+}
+
+#[test]
+fn no_stream_grows_beyond_its_bound() {
+    let mut session = Server::session(1);
+    let (mut random, mut last) = (Random::new(5), 1);
+    session.ask("XGROUP CREATE k g 0 MKSTREAM");
+    let mut before = session.number("MEMORY USAGE k");
+    for _ in 0..20_000 {
+        let request = stream_request(&mut random, &mut last);
+        let input = format!("{request}\r\n");
+        let requests = parsed(input.as_bytes());
+        let args = requests.args(0, input.as_bytes());
+        let Resolved::Command(spec) = COMMANDS.resolve(&args) else {
+            panic!("{request}");
+        };
+        let Effect::Writes(Growth::By(more)) = spec.effect else {
+            panic!("{request} has another bound");
+        };
+        let more = more(&args, before as usize);
+        session.ask(&request);
+        let after = session.number("MEMORY USAGE k");
+        let padding = 8;
+        assert!(
+            after as usize <= before as usize + more + padding,
+            "{request}: {before}, {after}"
+        );
+        before = after;
+        session.server.advance(random.below(100_000));
+    }
 }

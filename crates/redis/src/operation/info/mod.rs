@@ -10,6 +10,7 @@ use super::latency::since_reset;
 use super::{cluster, server as server_commands};
 use crate::command::context::{Context, Done};
 use crate::command::databases;
+use crate::command::row::*;
 use crate::command::spec::Access;
 use crate::figures::error_names;
 use crate::figures::figure::Figure;
@@ -23,6 +24,14 @@ pub(crate) use memory::peak;
 use std::fmt::{Display, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("info", -1, LOADING | STALE | DANGEROUS | TIMED | REPORTS | WITHOUT_DATA,
+        doc(Topic::Server, "1.0.0", "O(1)", "Returns what the server tells about itself."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Alone(info))
+        .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"]),
+];
 
 /// The function that writes one section.
 type Section = fn(&Context<'_>, &mut Fields);

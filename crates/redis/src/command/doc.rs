@@ -1,0 +1,75 @@
+//! The words about a command for people: `COMMAND DOCS`, and the page of the commands.
+
+/// The description of a command.
+#[derive(Clone, Copy)]
+pub(crate) struct Doc {
+    pub(crate) topic: Topic,
+    /// The version of Redis that had it first; of Duramen, for its own commands.
+    pub(crate) since: &'static str,
+    pub(crate) complexity: &'static str,
+    pub(crate) summary: &'static str,
+}
+
+pub(crate) const fn doc(
+    topic: Topic,
+    since: &'static str,
+    complexity: &'static str,
+    summary: &'static str,
+) -> Doc {
+    Doc {
+        topic,
+        since,
+        complexity,
+        summary,
+    }
+}
+
+/// The group in which a command is documented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topic {
+    Connection,
+    String,
+    Hash,
+    List,
+    Set,
+    SortedSet,
+    Bitmap,
+    HyperLogLog,
+    Geo,
+    Stream,
+    Generic,
+    PubSub,
+    Transactions,
+    Scripting,
+    Server,
+    Cluster,
+    Duramen,
+    /// A command of a kind that does not exist here.
+    Foreign,
+}
+
+impl Topic {
+    /// As in Redis.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Topic::Connection => "connection",
+            Topic::String => "string",
+            Topic::Hash => "hash",
+            Topic::List => "list",
+            Topic::Set => "set",
+            Topic::SortedSet => "sorted-set",
+            Topic::Bitmap => "bitmap",
+            Topic::HyperLogLog => "hyperloglog",
+            Topic::Geo => "geo",
+            Topic::Stream => "stream",
+            Topic::Generic => "generic",
+            Topic::PubSub => "pubsub",
+            Topic::Transactions => "transactions",
+            Topic::Scripting => "scripting",
+            Topic::Server => "server",
+            Topic::Cluster => "cluster",
+            Topic::Duramen => "duramen",
+            Topic::Foreign => "foreign",
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Arguments that may be passwords: neither MONITOR nor the slow log nor the audit log shows them.
+
+/// Shown instead of a secret.
+pub(crate) const REDACTED: &[u8] = b"(redacted)";
+
+/// Which arguments of a command may be passwords.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Secrets {
+    None,
+    /// This one and all behind it.
+    From(u8),
+}
+
+impl Secrets {
+    pub(super) fn has(self, argument: usize) -> bool {
+        match self {
+            Secrets::None => false,
+            Secrets::From(first) => argument >= usize::from(first),
+        }
+    }
+}

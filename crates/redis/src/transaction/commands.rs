@@ -1,0 +1,84 @@
+//! MULTI, EXEC, DISCARD, WATCH and UNWATCH.
+
+use super::{exchanges, exec, since};
+use crate::command::context::{Context, Done, Failure};
+use crate::command::routing::{NotServed, UNSERVED};
+use crate::command::row::*;
+use crate::state::client::{gate, shown};
+use crate::state::transaction::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
+use duramen_engine::{Guard, KeyHash};
+
+#[rustfmt::skip] // They are rows of a table.
+pub(crate) const COMMANDS: &[Spec] = &[
+    row("multi", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | NEVER_QUEUED, doc(Topic::Transactions, "1.2.0", "O(1)", "Starts a transaction."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(multi)),
+    row("exec", 1, NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | NEVER_QUEUED | TIMED | RUNS_QUEUE,
+        doc(Topic::Transactions, "1.2.0", "O(1)", "Runs the transaction."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Alone(exec)),
+    row("discard", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | NEVER_QUEUED,
+        doc(Topic::Transactions, "2.0.0", "O(N),", "Forgets the transaction."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(discard)),
+    row("watch", -2, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | NEVER_QUEUED,
+        doc(Topic::Transactions, "2.2.0", "O(1) for every key", "Makes the transaction depend on keys that must not change."),
+        Keys::all(LOOKS), Effect::Acts, Secrets::None, Run::Data(watch)),
+    row("unwatch", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | TELLS, doc(Topic::Transactions, "2.2.0", "O(1)", "Forgets the watched keys."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(unwatch)),
+];
+
+fn multi(ctx: &mut Context<'_>) -> Done {
+    if ctx.client.in_multi() {
+        return Err(Failure::Text("ERR MULTI calls can not be nested"));
+    }
+    ctx.client.gate |= gate::MULTI;
+    ctx.client.transactions += 1;
+    ctx.client.show(shown::MULTI, true);
+    ctx.client.transaction = Some(ctx.local.spare.begin());
+    ctx.ok()
+}
+
+fn discard(ctx: &mut Context<'_>) -> Done {
+    if !ctx.client.in_multi() {
+        return Err(Failure::Text("ERR DISCARD without MULTI"));
+    }
+    ctx.client.end_transaction();
+    ctx.client.discards += 1;
+    ctx.ok()
+}
+
+pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    if ctx.client.in_multi() {
+        return Err(Failure::Text("ERR WATCH inside MULTI is not allowed"));
+    }
+    let view = ctx.view(guard);
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
+            let (db, table) = (ctx.client.db, ctx.table);
+            if ctx.client.watched.has(table, key) {
+                continue;
+            }
+            let since = since(view.as_deref(), table, key, *hash);
+            if view.is_some() && since.is_none() {
+                // It has left since it was routed. EXEC could not tell that it changes elsewhere.
+                return Err(NotServed::NotNow(UNSERVED).into());
+            }
+            let watched = Watched {
+                db,
+                exchanges: exchanges(ctx.shared, db),
+                stamp: guard.stamp(table, *hash, key)?,
+                since,
+            };
+            if !ctx.client.watched.add(table, key, watched) {
+                return Err(Failure::from(format!(
+                    "ERR more than {WATCHED_MAX} watched keys, or more than {WATCHED_BYTES_MAX} bytes of them"
+                )));
+            }
+        }
+        Ok(())
+    })?;
+    ctx.ok()
+}
+
+fn unwatch(ctx: &mut Context<'_>) -> Done {
+    ctx.client.watched = Watches::default();
+    ctx.ok()
+}
