@@ -11,6 +11,7 @@
 //! | [`types`] | types of the product with too many methods |
 //! | [`rooms`] | modules of a crate's root: which one may import which |
 //! | [`sources`], [`functions`] | files and functions: openings, lengths, placeholders, `unsafe` |
+//! | [`names`] | decisions by names of commands |
 //! | [`links`], [`labels`], [`headings`], [`traps`], [`proofs`] | citations, tests on pages |
 //! | [`prose`] | words and lines of comments and pages |
 //! | [`count`] | no rule: the numbers of `cargo xtask count` |
@@ -27,6 +28,7 @@ mod labels;
 mod licence;
 mod links;
 mod modules;
+mod names;
 mod product;
 mod proofs;
 mod prose;
@@ -65,6 +67,7 @@ pub(crate) fn run() -> Result<(), String> {
     types::check(&house, &mut complaints)?;
     sources::check(&house, &mut complaints)?;
     functions::check(&house, &mut complaints)?;
+    names::check(&house, &mut complaints)?;
     links::check(&house, &mut complaints)?;
     proofs::check(&house, &mut complaints)?;
     prose::check(&house, &mut complaints)?;
