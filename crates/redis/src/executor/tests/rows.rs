@@ -195,6 +195,9 @@ fn may(session: &mut Session, rights: &BTreeMap<String, [bool; 2]>, words: &[Vec
     session.ask_bytes(&test) == "+OK\r\n"
 }
 
+/// No longer pattern may stand in the rights of a user.
+const KEY_BYTES_MAX: usize = 1_000;
+
 #[test]
 fn a_request_needs_the_rights_of_its_row_and_no_others() {
     let mut session = Server::session(1);
@@ -207,6 +210,9 @@ fn a_request_needs_the_rights_of_its_row_and_no_others() {
             let Some(mut rights) = needed(&words) else {
                 continue;
             };
+            if rights.keys().any(|key| key.len() > KEY_BYTES_MAX) {
+                continue;
+            }
             assert!(may(&mut session, &rights, &words), "{words:?} {rights:?}");
             let keys: Vec<String> = rights.keys().cloned().collect();
             for key in keys {
