@@ -249,6 +249,7 @@ fn after_joining(ctx: &Context<'_>) -> Done {
 pub(crate) fn renew(ctx: &mut Context<'_>) {
     if !ctx.client.renew(ctx.shared) {
         ctx.turn.ending = Ending::CloseNow;
+        ctx.turn.halted = true;
     }
 }
 

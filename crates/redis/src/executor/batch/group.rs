@@ -370,6 +370,7 @@ impl Group {
         let ran = self.ran;
         if ran == 0 {
             // Steps may have run, of an EXEC that goes on.
+            env.local.timed_ns = 0;
             return env.local.end_group(env.shared, Instant::now());
         }
         let counters = env.local.counters(env.shared);
