@@ -100,7 +100,7 @@ impl Callers {
         if matches!(ended, Sounded::Answered(answer) if is_pong(answer, nonce)) {
             caller.is_reached = true;
             let enlist = caller.enlist.clone();
-            self.welcome(&enlist.addresses.native);
+            self.forget_turned_away(&enlist.addresses.native);
             return Some((enlist, asked));
         }
         let caller = self.all.remove(&nonce)?;
@@ -138,7 +138,7 @@ impl Callers {
 
     /// Notes for people why a server cannot join.
     pub(super) fn turn_away(&mut self, now_us: u64, address: &str, why: &str) {
-        self.welcome(address);
+        self.forget_turned_away(address);
         if self.turned_away.len() >= TURNED_AWAY_MAX {
             self.turned_away.remove(0);
         }
@@ -146,7 +146,8 @@ impl Callers {
         self.turned_away.push(noted);
     }
 
-    fn welcome(&mut self, address: &str) {
+    /// This server is not turned away any more, or for another reason.
+    fn forget_turned_away(&mut self, address: &str) {
         self.turned_away.retain(|(_, known, _)| known != address);
     }
 

@@ -107,6 +107,7 @@ impl Servers {
         is_its.then_some(same)
     }
 
+    /// The UP backups for a log of this master.
     pub(super) fn backups_of(&self, master: ServerId) -> Vec<ServerId> {
         let is_backup = |id: &ServerId| self.all[id].record.entry.roles.backup;
         let others = self.up.iter().copied().filter(|id| *id != master);
@@ -125,6 +126,7 @@ impl Servers {
         parts.fold(0, u64::saturating_add)
     }
 
+    /// The addresses of all servers that these routes name.
     pub(super) fn addresses(&self, tablets: &[TabletRoute]) -> Vec<(ServerId, Addresses)> {
         let named = tablets
             .iter()
