@@ -162,7 +162,8 @@ impl Backup {
     /// it is certified. A refused opening drops nothing (many::M5).
     ///
     /// # Errors
-    /// As there; [`Error::Fenced`]; [`Error::Busy`] for an opening: choose another backup.
+    /// Those of [`stage`](Self::stage); [`Error::Fenced`]; [`Error::Busy`] for an opening: choose
+    /// another backup.
     pub fn stage_of(&self, log: u64, chunk: Chunk<'_>) -> Result<(), Error> {
         let segment = chunk.segment;
         self.committer()
@@ -240,7 +241,7 @@ impl Backup {
     /// As [`read`](Self::read), of any log.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`read`](Self::read).
     pub fn read_of(&self, id: ReplicaId, into: &mut [u8]) -> Result<ReplicaInfo, Error> {
         self.reader().read(id, into, ReadMode::Usual)
     }
@@ -293,7 +294,7 @@ impl Backup {
     /// As [`free`](Self::free), for a master's log.
     ///
     /// # Errors
-    /// As there; [`Error::Fenced`].
+    /// Those of [`free`](Self::free); [`Error::Fenced`].
     pub fn free_of(&self, id: ReplicaId) -> Result<(), Error> {
         self.committer().free_of(id)
     }

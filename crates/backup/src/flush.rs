@@ -550,7 +550,7 @@ impl<'b> Flusher<'b> {
     /// As [`write_frame`](Self::write_frame), for a segment of any log.
     ///
     /// # Errors
-    /// As there; [`Error::Fenced`].
+    /// Those of [`write_frame`](Self::write_frame); [`Error::Fenced`].
     pub fn write_frame_of(
         &self,
         id: ReplicaId,

@@ -251,7 +251,7 @@ pub fn check_replicas(
 /// As [`check_replicas`], for a copy that may not be finished.
 ///
 /// # Errors
-/// As there.
+/// Those of [`check_replicas`].
 pub fn check_copy(
     disk: Arc<dyn Disk>,
     progress: &mut dyn FnMut(u64, u64),

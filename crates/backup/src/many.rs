@@ -282,7 +282,7 @@ impl Committer<'_> {
         self.device().not_fenced(&self.device().state(), id.log)
     }
 
-    /// M4.
+    /// Whether too many segments wait to be written as frames (M4).
     fn is_crowded(&self, state: &State, whole: bool) -> bool {
         let closed = state.replicas.values().filter(|replica| replica.closed);
         let waiting = closed.filter(|replica| !matches!(replica.data, Data::InFrame));

@@ -52,7 +52,7 @@ pub(crate) enum ReadMode<'a> {
 pub struct Reader<'b> {
     device: &'b Device,
     turns: &'b Turns,
-    /// Of the device, for reads.
+    /// The speed of the device for reads.
     speed: &'b ReadSpeed,
     is_encrypted: bool,
 }

@@ -60,7 +60,7 @@ pub use tls::{AdminTls, Exposed, check_exposed};
 
 /// The Redis version whose behaviour clients may expect.
 pub const REDIS_VERSION: &str = "7.4.0";
-/// The same, a byte for each part.
+/// That version as a number, with a byte for each part.
 pub const REDIS_VERSION_NUMBER: u32 = 0x0007_0400;
 
 /// The default data directory: below the working directory, so that a first try needs no

@@ -104,7 +104,7 @@ impl<'s> Walks<'_, 's> {
     /// further than `cursor`.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`scan`](Self::scan).
     pub fn scan_as(
         &self,
         table: TableId,

@@ -229,7 +229,7 @@ impl Store {
     /// log.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`create_table`](Self::create_table).
     pub fn create_table_with(
         self: &Arc<Self>,
         name: &str,
@@ -242,7 +242,7 @@ impl Store {
     /// find the table.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`create_table_with`](Self::create_table_with).
     #[doc(hidden)]
     pub fn create_table_told(
         self: &Arc<Self>,

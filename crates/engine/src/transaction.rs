@@ -71,7 +71,7 @@ impl Guard<'_> {
     /// again, a few times.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`lock_keys`](Self::lock_keys).
     pub fn lock_keys_expecting(
         &mut self,
         keys: &[(TableId, KeyHash)],

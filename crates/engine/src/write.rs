@@ -183,7 +183,7 @@ impl<'s> Guard<'s> {
     /// As [`write`](Self::write), of a value that another object had.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`write`](Self::write).
     pub fn write_as(
         &mut self,
         table: TableId,

@@ -53,7 +53,7 @@ pub(super) struct Allowed {
     /// Bytes may be sent.
     pub data: bool,
     pub close: bool,
-    /// Of a control segment, the certificate of its snapshot.
+    /// The certificate of its snapshot; a control segment has one.
     pub snapshot: Option<Certificate>,
 }
 

@@ -87,7 +87,7 @@ impl Walks<'_, '_> {
     /// has come further than `cursor`. `show` returns false to end the step behind this bucket.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`scan_range`](Self::scan_range).
     pub fn scan_range_as(
         &self,
         (table, range): (TableId, &KeyRange),
@@ -298,7 +298,7 @@ impl Store {
     /// more; takes the exported keys out of `keys`.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`export_keys`](Self::export_keys).
     pub fn export_some_keys(
         &self,
         table: TableId,

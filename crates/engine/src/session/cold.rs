@@ -183,7 +183,7 @@ impl Session {
     /// As [`Pin::fetched`], between guards.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Pin::fetched`].
     pub fn fetched(&self, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {
         accept(self.store().core(), self.holding(), cold, bytes)
     }

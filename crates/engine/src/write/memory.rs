@@ -158,7 +158,7 @@ impl Session {
     /// As [`Appender::make_index_room`], under a guard of its own.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Appender::make_index_room`].
     pub(crate) fn make_index_room(&mut self, search: &mut IndexSearch) -> Result<(), Error> {
         let mut guard = self.pin();
         guard.append.make_index_room(&mut guard.pin, search)

@@ -21,7 +21,7 @@ pub(crate) struct KeyWait {
     /// In a cluster: the places of its keys, and since when this member serves them. A slot may be
     /// divided, so not all keys leave together.
     pub(crate) places: Vec<(RouteHash, Option<TabletsVersion>)>,
-    /// Of XREAD: the ids behind which it reads, as they were at its first look.
+    /// The ids behind which XREAD reads, as they were at its first look.
     pub(crate) last_ids: Vec<Id>,
 }
 

@@ -20,7 +20,7 @@ pub(crate) const NO_SUCH_KEY: Failure = Failure::Text("ERR no such key");
 /// One request, as the command that executes it sees it.
 pub(crate) struct Context<'a> {
     pub(crate) args: Args<'a>,
-    /// Of the check of its client's rights (permit::U1).
+    /// The permit that the check of its client's rights gave (permit::U1).
     pub(crate) permit: Permit,
     /// The permit's command.
     pub(crate) spec: &'static Spec,

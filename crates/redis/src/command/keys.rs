@@ -10,7 +10,7 @@ use duramen_wire::resp::number::parse_integer;
 pub(crate) struct Keys {
     place: Place,
     first: KeyAccess,
-    /// Of the keys behind the first.
+    /// The access to the keys behind the first.
     others: KeyAccess,
     /// Needed in rights beside the declared access.
     undeclared: KeyAccess,

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(crate) struct Progress {
     /// The table of the values (computed::C4).
     pub(crate) table: Option<TableId>,
-    /// Of the values, as they were at the first part.
+    /// The stamps of the values, as they were at the first part.
     pub(crate) stamps: Vec<Stamp>,
     /// The number of values that are combined already, and the result of these, packed.
     pub(crate) done: usize,

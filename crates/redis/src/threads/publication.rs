@@ -12,9 +12,9 @@ const MESSAGE_BYTES: usize = 128;
 /// The kinds of names that clients subscribe to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Of the whole cluster, for PUBLISH.
+    /// A channel of the whole cluster, for PUBLISH.
     Channel,
-    /// Of the server that serves its slot, for SPUBLISH.
+    /// A channel of the server that serves its slot, for SPUBLISH.
     Shard,
     /// Names of channels of the whole cluster.
     Pattern,

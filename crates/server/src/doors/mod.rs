@@ -36,7 +36,7 @@ pub(crate) struct Incoming {
 pub(crate) struct NativeStart {
     /// Bytes received after the client's hello.
     pub(crate) received: Vec<u8>,
-    /// Of a client on this machine: the memory for its frames.
+    /// The memory for the frames of a client on this machine.
     pub(crate) rings: Option<LocalRings>,
 }
 

@@ -71,7 +71,7 @@ pub(super) struct Connection {
 pub(super) struct Native {
     /// Length of the next frame in bytes, its header included; 0 = not known yet.
     pub(super) bytes_needed: usize,
-    /// Of a client on this machine: its frames come and go through this.
+    /// The memory through which the frames of a client on this machine come and go.
     pub(super) local: Option<Local>,
 }
 

@@ -45,7 +45,7 @@ pub(super) struct Round {
     frames: Vec<Framed>,
     /// Memory of the last turns, to be reused.
     turns: Vec<Turn<'static>>,
-    /// Of each turn, the number of its frames that were answered, and its ending.
+    /// For each turn, the number of its frames that were answered, and its ending.
     ended: Vec<(usize, Ending)>,
 }
 

@@ -41,7 +41,7 @@ const SHOWN_SOON_MS: u64 = 100;
 #[derive(Default)]
 struct Recycled {
     turns: Vec<Turn<'static>>,
-    /// Of each turn, the number of its requests that have run, and its ending.
+    /// For each turn, the number of its requests that have run, and its ending.
     ended: Vec<(usize, Ending)>,
     tables: Vec<Requests>,
 }
