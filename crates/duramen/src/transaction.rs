@@ -530,7 +530,7 @@ impl Transaction<'_> {
         let (old, expires_at_ms) = match self.look(place)? {
             None => (0, None),
             Some((value, expires_at_ms)) => {
-                let old = duramen_engine::parse_integer(value?).ok_or(Error::NotAnInteger)?;
+                let old = duramen_base::number::parse_integer(value?).ok_or(Error::NotAnInteger)?;
                 (old, expires_at_ms)
             }
         };

@@ -74,7 +74,6 @@ pub use space::segment_bytes;
 pub use stats::*;
 pub use store::Store;
 pub use transaction::ROOM_ATTEMPTS_MAX;
-pub use write::parse_integer;
 
 /// The flash tier, for the owner of its device and for those who read from it themselves.
 pub mod flash {

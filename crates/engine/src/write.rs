@@ -30,6 +30,7 @@ use crate::space::{Purpose, Space};
 use crate::{Condition, Decision, Error, Incremented, KeyHash, Object, Outcome, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use duramen_base::number::parse_integer;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::NewObject;
 
@@ -315,12 +316,6 @@ impl<'s> Guard<'s> {
             Ok((new, new.to_string()))
         })
     }
-}
-
-/// A decimal integer as `increment` writes it: no blanks, no plus sign, no leading zeros.
-pub fn parse_integer(value: &[u8]) -> Option<i64> {
-    let number: i64 = std::str::from_utf8(value).ok()?.parse().ok()?;
-    (value == b"0" || !matches!(value, [b'+' | b'0', ..] | [b'-', b'0', ..])).then_some(number)
 }
 
 /// Adds to the number that a key has: `next` gets its text.

@@ -220,13 +220,6 @@ impl Servant {
         !self.pending.is_empty()
     }
 
-    /// The highest level that requests waiting for [`settle`](Self::settle) need; `Memory`: none
-    /// waits.
-    pub fn level_wanted(&self) -> Level {
-        let levels = self.pending.iter().map(|pending| pending.position.level());
-        levels.max().unwrap_or(Level::Memory)
-    }
-
     /// To be called after commits. `reached`: the level of a position.
     pub fn settle(&mut self, reached: impl Fn(&Position) -> Level) {
         let clients = &self.clients;
