@@ -24,7 +24,7 @@ use duramen_base::planted::{Bug, has_bug};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use duramen_base::ids::{KeyRange, Level, RouteHash, SegmentId};
+use duramen_base::ids::{KeyRange, Level, RouteHash, SegmentId, TableId};
 use duramen_format::certificate::Certificate;
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash::KeyHasher;
@@ -57,7 +57,7 @@ const MENDED_MAX: usize = 1000;
 /// For the first estimate of the number of entries in a segment.
 const USUAL_ENTRY_BYTES: usize = 128;
 
-/// The keys of one table that a recovery needs.
+/// The keys of one table that a recovery needs, and its parts with such routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WantedKeys {
     pub table: u32,
@@ -67,7 +67,8 @@ pub struct WantedKeys {
     pub since: SegmentId,
 }
 
-/// Table, route hash and place of an entry.
+/// Table, route hash and place of an entry. Parts are located in the table itself: they move with
+/// the tablet.
 type Located = (u32, RouteHash, u32);
 
 /// Memory of [`Sorted`] for reuse: fresh memory is slow to touch.
@@ -172,6 +173,11 @@ impl Sorted {
         let place = self.entries.get(index);
         place.map_or(self.bytes.len(), |(_, _, at)| *at as usize)
     }
+}
+
+/// The sort key of the entry at this place of the segment.
+fn rank_of(entry: &Entry<'_>, hasher: &KeyHasher, at: usize) -> u128 {
+    rank(TableId(entry.table).whole().0, entry.route(hasher), at)
 }
 
 /// The sort key of an entry: table, route hash, place in the segment.
@@ -371,7 +377,7 @@ impl Reader<'_> {
         let bytes = &mut scratch[..info.length as usize];
         let mut found = Vec::with_capacity(bytes.len() / USUAL_ENTRY_BYTES);
         self.walk(id, bytes, &mut |at, entry| {
-            found.push(rank(entry.table, entry.route(hasher), at));
+            found.push(rank_of(entry, hasher, at));
         })?;
         let found = sorted(found);
         let (mut into, mut entries) = spare.take();
@@ -458,6 +464,36 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use duramen_base::ids::Home;
+    use duramen_format::entry::NewObject;
+
+    /// A recovery asks for a tablet once, and gets its parts with all else.
+    #[test]
+    fn parts_have_the_rank_of_their_home_in_the_table_itself() {
+        let key = Home::from_bytes([0x8d, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]).key(77);
+        let hasher = KeyHasher::new(1);
+        for table in [3, 300] {
+            let mut object = NewObject {
+                table: TableId(table).parts().0,
+                version: 2,
+                expires_at_ms: None,
+                key: key.as_bytes(),
+                value: &[0, b'v'],
+                victim: SegmentId::NONE,
+                is_typed: false,
+            };
+            let mut bytes = vec![0; object.padded_bytes()];
+            object.write_to(&mut bytes);
+            let part = entry::parse(&bytes).expect("just written");
+            let route = RouteHash(0x8d02_0304_0506_0708);
+            assert_eq!(rank_of(&part, &hasher, 64), rank(table, route, 64));
+            object.table = table;
+            object.write_to(&mut bytes);
+            let other = entry::parse(&bytes).expect("just written");
+            let route = hasher.route(key.as_bytes());
+            assert_eq!(rank_of(&other, &hasher, 64), rank(table, route, 64));
+        }
+    }
 
     /// The same order as by a comparison sort: routes of the whole ring, of a part of it, of one
     /// key, near each other, of two tables.

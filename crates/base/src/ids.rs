@@ -259,8 +259,9 @@ macro_rules! number_ids {
 
 number_ids! {
     /// A table, for ever: ids of dropped tables are not given again. Table 0 always exists and is
-    /// called `default`. Any number may be an id, as long as no two tables that exist at once share
-    /// a [`place`](TableId::place).
+    /// called `default`. Any number below 2^31 may be the id of a table, as long as no two tables
+    /// that exist at once share a [`place`](TableId::place). With bit 31 it stands for the
+    /// [parts](TableId::parts) of that table.
     TableId(u32);
     /// A client's lease: masters use it to recognise requests that they have already executed. The
     /// coordinator gives each id once. 0 is no client.
@@ -315,22 +316,183 @@ impl fmt::Display for ClusterId {
 impl TableId {
     /// The table that always exists.
     pub const DEFAULT: TableId = TableId(0);
+    /// The bit of an id that stands for a table's parts.
+    pub const PARTS: u32 = 1 << 31;
 
-    /// The place of the table's data in a store: one of [`TABLES_MAX`] places. The other bits of
-    /// the id count the tables that had the place before.
+    /// The parts of this table: the entries that its large collections consist of. Each table has
+    /// them; they have no name and no record of their own.
+    ///
+    /// ```
+    /// use duramen_base::ids::TableId;
+    ///
+    /// let table = TableId(7);
+    /// assert!(table.parts().is_parts() && !table.is_parts());
+    /// assert_eq!(table.parts().whole(), table);
+    /// ```
+    #[inline(always)]
+    pub const fn parts(self) -> TableId {
+        TableId(self.0 | TableId::PARTS)
+    }
+
+    #[inline(always)]
+    pub const fn is_parts(self) -> bool {
+        self.0 & TableId::PARTS != 0
+    }
+
+    /// The table itself, if this stands for its parts.
+    #[inline(always)]
+    pub const fn whole(self) -> TableId {
+        TableId(self.0 & !TableId::PARTS)
+    }
+
+    /// The place of the table's data in a store: one of [`TABLES_MAX`] places, and the same one
+    /// for its parts. The other bits of the id count the tables that had the place before.
     #[doc(hidden)]
     #[inline(always)]
     pub fn place(self) -> usize {
         self.0 as usize % TABLES_MAX
     }
 
-    /// The first id from this one on whose place is free; `None`: none is. To give no id twice, the
-    /// caller continues after the id that it gave last.
+    /// Number of places for the indexes of tables, and behind them of their parts.
+    #[doc(hidden)]
+    pub const INDEX_PLACES: usize = 2 * TABLES_MAX;
+
+    /// The place of the index of a table, or of that of its parts: one of
+    /// [`INDEX_PLACES`](TableId::INDEX_PLACES).
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn index_place(self) -> usize {
+        self.place() + usize::from(self.is_parts()) * TABLES_MAX
+    }
+
+    /// The first id from this one on whose place is free; `None`: none is. After the last id comes
+    /// 0. To give no id twice, the caller continues after the id that it gave last.
     #[doc(hidden)]
     pub fn first_free(self, is_taken: impl Fn(usize) -> bool) -> Option<TableId> {
         (0..TABLES_MAX as u32)
-            .map(|ahead| TableId(self.0.wrapping_add(ahead)))
+            .map(|ahead| TableId(self.0.wrapping_add(ahead)).whole())
             .find(|id| !is_taken(id.place()))
+    }
+}
+
+/// Names the parts of one collection, for ever: its Redis Cluster slot (14 bits) in front of a
+/// random number (74 bits). A billion homes contain two equal ones with a chance of 2 in a
+/// billion, so nobody looks whether a drawn one is taken. The format of parts is in
+/// `duramen_format::part`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Home([u8; Home::BYTES]);
+
+impl Home {
+    /// Bytes of a home.
+    pub const BYTES: usize = 11;
+    const SLOT_BITS: u32 = 14;
+
+    /// A new home in this slot; `random` gives 64 random bits at each call.
+    pub fn draw(slot: u16, random: &mut impl FnMut() -> u64) -> Home {
+        debug_assert!(slot < 1 << Home::SLOT_BITS);
+        let route = RouteHash::of(slot, random() >> Home::SLOT_BITS);
+        let [r0, r1, r2, r3, r4, r5, r6, r7] = route.0.to_be_bytes();
+        let [r8, r9, r10, ..] = random().to_be_bytes();
+        Home([r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10])
+    }
+
+    /// The home with these bytes: each 11 bytes are one.
+    pub const fn from_bytes(bytes: [u8; Home::BYTES]) -> Home {
+        Home(bytes)
+    }
+
+    pub const fn as_bytes(&self) -> &[u8; Home::BYTES] {
+        &self.0
+    }
+
+    /// The Redis Cluster slot with which the parts move.
+    pub fn slot(&self) -> u16 {
+        let [high, low, ..] = self.0;
+        u16::from_be_bytes([high, low]) >> (16 - Home::SLOT_BITS)
+    }
+
+    /// 64 of its random bits, for hashes that clients cannot foresee and that every store computes
+    /// alike.
+    pub fn seed(&self) -> u64 {
+        let [_, _, _, seed @ ..] = self.0;
+        u64::from_be_bytes(seed)
+    }
+
+    /// The key of the part with this number, at most [`PartKey::NUMBER_MAX`].
+    pub fn key(&self, number: u64) -> PartKey {
+        debug_assert!(number <= PartKey::NUMBER_MAX);
+        let mut key = [0; PartKey::BYTES];
+        let (home, at) = key.split_at_mut(Home::BYTES);
+        home.copy_from_slice(&self.0);
+        let [_, _, _, number @ ..] = number.to_be_bytes();
+        at.copy_from_slice(&number);
+        PartKey(key)
+    }
+}
+
+/// 22 hexadecimal digits.
+impl fmt::Display for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The key of a part: its home (88 bits) in front of its number (40 bits), big endian. So the
+/// parts of a collection follow each other in the order of their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartKey([u8; PartKey::BYTES]);
+
+impl PartKey {
+    /// Bytes of the key of a part.
+    pub const BYTES: usize = 16;
+    /// The number of a home's record; those of its parts begin at 1.
+    pub const RECORD: u64 = 0;
+    /// The largest number of a part.
+    pub const NUMBER_MAX: u64 = (1 << 40) - 1;
+
+    /// The key with these bytes; `None`: a part's key has another length.
+    pub fn parse(key: &[u8]) -> Option<PartKey> {
+        key.try_into().ok().map(PartKey)
+    }
+
+    /// The key of an entry of this table, if the table stands for parts.
+    #[inline]
+    pub fn of(table: TableId, key: &[u8]) -> Option<PartKey> {
+        match table.is_parts() {
+            true => PartKey::parse(key),
+            false => None,
+        }
+    }
+
+    pub const fn as_bytes(&self) -> &[u8; PartKey::BYTES] {
+        &self.0
+    }
+
+    pub fn home(&self) -> Home {
+        let mut home = [0; Home::BYTES];
+        home.copy_from_slice(&self.0[..Home::BYTES]);
+        Home(home)
+    }
+
+    pub fn number(&self) -> u64 {
+        u128::from_be_bytes(self.0) as u64 & PartKey::NUMBER_MAX
+    }
+
+    /// Whether it is the key of its home's record.
+    pub fn is_record(&self) -> bool {
+        self.number() == PartKey::RECORD
+    }
+
+    /// The route hash with which the part moves: the beginning of its home.
+    pub fn route(&self) -> RouteHash {
+        RouteHash((u128::from_be_bytes(self.0) >> 64) as u64)
+    }
+}
+
+/// Home and number.
+impl fmt::Display for PartKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.home(), self.number())
     }
 }
 
@@ -371,6 +533,63 @@ mod tests {
         );
         assert_eq!(TableId(7).first_free(|_| true), None);
         assert_eq!(TableId(2 * n + 9).place(), 9);
+        let last = TableId(TableId::PARTS - 1);
+        assert_eq!(last.first_free(|place| place > 1), Some(TableId(0)));
+    }
+
+    /// A table and its parts share a place, and no table is taken for the parts of another one.
+    #[test]
+    fn parts_of_a_table_have_its_place() {
+        for id in [0, 1, 1023, 1024, TableId::PARTS - 1] {
+            let table = TableId(id);
+            assert!(!table.is_parts() && table.parts().is_parts());
+            assert_eq!((table.whole(), table.parts().whole()), (table, table));
+            assert_eq!(table.parts().place(), table.place());
+            assert_eq!(table.index_place(), table.place());
+            assert_eq!(table.parts().index_place(), table.place() + TABLES_MAX);
+        }
+    }
+
+    #[test]
+    fn a_home_has_its_slot_and_74_random_bits() {
+        let home = Home::draw(0x2345, &mut || u64::MAX);
+        assert_eq!(home.slot(), 0x2345);
+        assert_eq!(home.to_string(), "8d17ffffffffffffffffff");
+        let home = Home::draw(0x3fff, &mut || 0);
+        assert_eq!((home.slot(), home.seed()), (0x3fff, 0));
+        assert_eq!(home.to_string(), "fffc000000000000000000");
+        let mut words = [0x0123_4567_89ab_cdef, 0x1122_3344_5566_7788].into_iter();
+        let home = Home::draw(1, &mut || words.next().expect("two"));
+        assert_eq!(home.to_string(), "0004048d159e26af112233");
+        assert_eq!(home.seed(), 0x8d15_9e26_af11_2233);
+        assert_eq!(Home::from_bytes(*home.as_bytes()), home);
+    }
+
+    #[test]
+    fn a_key_of_a_part_is_home_and_number() {
+        let home = Home::from_bytes([0x8d, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+        let key = home.key(0x01_0203_0405);
+        let bytes = [0x8d, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 1, 2, 3, 4, 5];
+        assert_eq!(*key.as_bytes(), bytes);
+        assert_eq!(PartKey::parse(&bytes), Some(key));
+        assert_eq!((key.home(), key.number()), (home, 0x01_0203_0405));
+        assert_eq!(key.route(), RouteHash(0x8d02_0304_0506_0708));
+        assert_eq!(key.route().slot(), home.slot());
+        assert_eq!(key.to_string(), "8d02030405060708090a0b/4328719365");
+        for number in [0, 1, PartKey::NUMBER_MAX] {
+            let key = home.key(number);
+            assert_eq!((key.home(), key.number()), (home, number));
+            assert_eq!(key.is_record(), number == PartKey::RECORD);
+        }
+        assert!(home.key(255) < home.key(256));
+        let (table, parts) = (TableId(3), TableId(3).parts());
+        assert_eq!(PartKey::of(parts, &bytes), Some(key));
+        assert_eq!(
+            (PartKey::of(table, &bytes), PartKey::of(parts, b"k")),
+            (None, None)
+        );
+        assert_eq!(PartKey::parse(&bytes[..15]), None);
+        assert_eq!(PartKey::parse(&[0; 17]), None);
     }
 
     #[test]

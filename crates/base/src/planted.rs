@@ -22,8 +22,12 @@ pub enum Bug {
     /// An old control segment counts as the newest: the oldest on one disk, open ones below the
     /// recorded one in a cluster.
     OldControlHead,
+    /// part::K1: a part goes to the owner of its key's hash, not of its home.
+    PartRoutesByKey,
 
     // duramen-engine: the log in memory, its cleaner, its levels.
+    /// table::T4: a clear takes the objects of a table and leaves its parts.
+    ClearLeavesParts,
     /// A side log is given up although its Swap was handed to the consumer.
     WithdrawnAfterHanded,
     /// Trap 4: a reply that shows an entry does not wait for it.

@@ -123,7 +123,7 @@ impl Left {
                     EntryKind::Tombstone => false,
                     EntryKind::Completion => continue,
                 };
-                if !durable.engine.has_table(table) {
+                if !durable.engine.has_table(table.whole()) {
                     continue;
                 }
                 let mut guard = session.pin();

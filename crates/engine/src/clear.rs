@@ -1,4 +1,4 @@
-//! Clearing a table: all of its objects die at one instant, for all sessions.
+//! Clearing a table: all of its objects and parts die at one instant, for all sessions.
 
 use crate::core::Core;
 use crate::core::sound;
@@ -7,6 +7,7 @@ use crate::index::Index;
 use crate::session::{Guard, Pin};
 use crate::space::Space;
 use crate::{Error, KeyHash, TableChange, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -24,7 +25,7 @@ impl Guard<'_> {
     /// # Panics
     /// If the guard is not exclusive.
     pub fn clear(&self, table: TableId) -> Result<(), Error> {
-        if self.seen.has_cleared(table) && self.pin.core().objects(table) == 0 {
+        if self.seen.has_cleared(table) && self.pin.core().entries(table) == 0 {
             return Ok(()); // a second change would have no effect but its record
         }
         self.empty(table, |table, floor| TableChange::Clear { table, floor })
@@ -40,41 +41,58 @@ impl Guard<'_> {
             "clearing a table takes an exclusive guard"
         );
         let core = self.pin.core();
-        let index = core.tables.index(table)?;
+        if table.is_parts() {
+            return Err(Error::NoSuchTable(table)); // they go with their table
+        }
+        let whole = core.tables.index(table)?;
+        let mut indexes = vec![whole];
+        if !has_bug(Bug::ClearLeavesParts) {
+            indexes.extend(core.tables.index(table.parts()).ok()); // table::T4
+        }
         let counters = &core.heads[0].counters;
-        let objects = core.objects(table);
+        let entries = core.entries(table);
         // No other guard is inside, so the counters of any actor may be written (head::H1: no head
         // is in the middle of an append).
         let mut others = 0;
-        core.tables
-            .each(|id, _, _| others += if id == table { 0 } else { core.objects(id) });
-        let later = others > 0 && objects > 0 && may_count_later(core, objects);
+        core.tables.each(|id, _, _| {
+            others += if id == table { 0 } else { core.entries(id) };
+        });
+        let later = others > 0 && entries > 0 && may_count_later(core, entries);
         if others == 0 {
             kill_everything(core, counters);
         } else if !later {
-            kill_table(&self.pin, table, index);
+            indexes
+                .iter()
+                .for_each(|index| kill_index(&self.pin, index));
         }
         core.note_cleared(table);
-        counters.note_objects(table, -(objects as i64));
-        counters.note_expiring(table, -(core.expiring(table) as i64));
+        for id in indexes.iter().map(|index| index.table) {
+            counters.note_objects(id, -(core.objects(id) as i64));
+            counters.note_expiring(id, -(core.expiring(id) as i64));
+        }
         // Every version ever given is below this floor, so versions of re-created keys still only
         // grow.
         let floor = core.version_max() + 1;
-        let removed = self.seen.note_change(core, index, change(table, floor));
+        let removed = self.seen.note_change(core, whole, change(table, floor));
         if later {
-            core.cleared.add(table, index.take(floor, removed));
+            for index in indexes {
+                core.cleared.add(index.table, index.take(floor, removed));
+            }
             count_group(core, self.append.group(), counters);
         } else {
-            index.clear(floor, removed, core.resources());
+            let with = core.resources();
+            indexes
+                .iter()
+                .for_each(|index| index.clear(floor, removed, with));
         }
         core.wakeup.ring();
         Ok(())
     }
 }
 
-/// Counts the entries of one table as dead, while all sessions wait: those in memory, and those
+/// Counts the entries of one index as dead, while all sessions wait: those in memory, and those
 /// on flash only if they cannot be left for later (cleared::K2).
-fn kill_table(pin: &Pin<'_>, table: TableId, index: &Index) {
+fn kill_index(pin: &Pin<'_>, index: &Index) {
     let core = pin.core();
     let counters = &core.heads[0].counters;
     let mut cold = BTreeSet::new();
@@ -105,7 +123,7 @@ fn kill_table(pin: &Pin<'_>, table: TableId, index: &Index) {
         demotion.each_entry(window, |location, entry| {
             let hash = KeyHash(core.hasher.hash(entry.key));
             let view = index.partition(hash).view();
-            if entry.table == table.0
+            if TableId(entry.table) == index.table
                 && view.len() != 0
                 && view.find_location(index.tag(hash), location).is_some()
             {
@@ -115,12 +133,12 @@ fn kill_table(pin: &Pin<'_>, table: TableId, index: &Index) {
     }
 }
 
-/// True if the entries of a table with `objects` objects, which is being cleared, may be
-/// counted afterwards (cleared::K2), and are many or on flash.
-fn may_count_later(core: &Core, objects: u64) -> bool {
+/// True if the `entries` of a table that is being cleared may be counted afterwards (cleared::K2),
+/// and are many or on flash.
+fn may_count_later(core: &Core, entries: u64) -> bool {
     let sides = core.log.as_ref().is_some_and(|log| log.has_sides());
     let mut windows = 0..core.space.segments.len() as u32;
-    (objects > FEW_OBJECTS || core.flash_used() > 0)
+    (entries > FEW_OBJECTS || core.flash_used() > 0)
         && core.cleared.has_room()
         && core.cleaners() > 0
         && !sides

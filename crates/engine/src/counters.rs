@@ -3,7 +3,6 @@
 //! line that another core writes.
 
 use crate::TableId;
-use duramen_base::limits::TABLES_MAX;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 #[repr(align(128))]
@@ -24,7 +23,7 @@ pub struct Counters {
     version_max: AtomicU64,
     pub stalls: AtomicU64,
     pub stall_ns: AtomicU64,
-    /// Objects created less objects removed, per table.
+    /// Objects created less objects removed, per index: parts are counted apart.
     objects: Box<[AtomicI64]>,
     /// The same of those objects that expire.
     expiring: Box<[AtomicI64]>,
@@ -59,8 +58,12 @@ impl Counters {
             version_max: AtomicU64::new(0),
             stalls: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
-            objects: (0..TABLES_MAX).map(|_| AtomicI64::new(0)).collect(),
-            expiring: (0..TABLES_MAX).map(|_| AtomicI64::new(0)).collect(),
+            objects: (0..TableId::INDEX_PLACES)
+                .map(|_| AtomicI64::new(0))
+                .collect(),
+            expiring: (0..TableId::INDEX_PLACES)
+                .map(|_| AtomicI64::new(0))
+                .collect(),
             dead_by_window: (0..windows).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -109,7 +112,7 @@ impl Counters {
 
     #[inline(always)]
     pub fn note_objects(&self, table: TableId, change: i64) {
-        let counter = &self.objects[table.place()];
+        let counter = &self.objects[table.index_place()];
         counter.store(counter.load(Ordering::Relaxed) + change, Ordering::Relaxed);
     }
 
@@ -117,7 +120,7 @@ impl Counters {
     #[inline(always)]
     pub fn note_expiring(&self, table: TableId, change: i64) {
         if change != 0 {
-            let counter = &self.expiring[table.place()];
+            let counter = &self.expiring[table.index_place()];
             counter.store(counter.load(Ordering::Relaxed) + change, Ordering::Relaxed);
         }
     }
@@ -144,11 +147,11 @@ impl Counters {
     }
 
     pub fn objects(&self, table: TableId) -> i64 {
-        self.objects[table.place()].load(Ordering::Relaxed)
+        self.objects[table.index_place()].load(Ordering::Relaxed)
     }
 
     pub fn expiring(&self, table: TableId) -> i64 {
-        self.expiring[table.place()].load(Ordering::Relaxed)
+        self.expiring[table.index_place()].load(Ordering::Relaxed)
     }
 
     pub fn dead_in(&self, window: usize) -> u64 {

@@ -52,7 +52,7 @@ mod write;
 
 pub use api::*;
 pub use core::damage::EntryDamage;
-pub use core::watches::{Dirty, MARK_BYTES};
+pub use core::watches::{Dirty, DirtyKey, MARK_BYTES};
 pub use core::workers::bytes_beside_data;
 pub use core::writes::Written;
 pub use device::{Cold, Fetched, FlashOptions, FlashStats};

@@ -94,7 +94,7 @@ impl Store {
                 age_ms: now_ms.saturating_sub(segment.opened_ms()),
             });
         }
-        core.tables.each(|id, _, index| {
+        core.tables.each_index(|id, index| {
             let (slots, _) = index.slots();
             report.index_slots += slots;
             report.objects += core.objects(id);

@@ -110,6 +110,7 @@ pub struct MemoryReport {
     pub overhead_bytes: u64,
     pub total_bytes: u64,
     pub budget_bytes: u64,
+    /// Objects and parts: all that has a slot.
     pub objects: u64,
     pub index_slots: u64,
 }

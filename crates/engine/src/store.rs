@@ -304,8 +304,8 @@ impl Store {
         if id != TableId::DEFAULT {
             self.make_table(Some(id), name, level, floor, |_| {})?;
         }
-        self.core.tables.each(|other, _, index| {
-            if other == id {
+        self.core.tables.each_index(|other, index| {
+            if other.whole() == id {
                 index.set_level(level);
                 index.set_replay_floor(floor);
                 for partition in index.partitions() {
@@ -365,7 +365,7 @@ impl Store {
         let mut session = self.brief_session()?;
         // no drop comes between the lookup of the table and the change's place in the log
         let _guard = session.pin();
-        self.core.tables.index(table)?.set_level(level);
+        self.core.tables.set_level(table, level)?;
         if let Some(log) = self.log() {
             log.publish_change(TableChange::SetLevel { table, level });
         }
@@ -435,9 +435,10 @@ impl Store {
         tables
     }
 
-    /// Objects in a table, including expired ones that no thread has met yet.
+    /// Objects in a table, including expired ones that no thread has met yet. Parts are no objects
+    /// of a table: [`TableId::parts`] has those that live.
     pub fn objects(&self, table: TableId) -> u64 {
-        if self.has_table(table) {
+        if self.has_table(table.whole()) {
             self.core.objects(table)
         } else {
             0
@@ -465,7 +466,7 @@ impl Store {
         let mut session = self.brief_session()?;
         let guard = session.pin_exclusive();
         guard.empty(table, |table, floor| TableChange::Drop { table, floor })?;
-        if let Some(index) = self.core.tables.remove(table) {
+        for index in self.core.tables.remove(table).into_iter().flatten() {
             self.core.space.budget.release(index.overhead_bytes());
         }
         Ok(())

@@ -1,14 +1,21 @@
-//! Tables of a store: names, ids, and one index each.
+//! Tables of a store: names, ids, and one index each, or two: a table with large collections has
+//! one more for their parts. Each entry names its index by its table's id, of which bit 31 says
+//! that it is a part (`TableId::parts`).
 //!
 //! **Invariants**
 //! - T1: a table's index is at its id's place, and no two tables have one place at a time. If
 //!   another table has the place of an id, the id belongs to no table.
 //! - T2: no id that was ever seen here is given to another table, so a client that still uses the
 //!   id of a dropped table never reaches another one. Ids from elsewhere (a coordinator, a log) may
-//!   be any, by T1.
+//!   be any, by T1 and T3.
+//! - T3: the id of a table is below 2^31, so no table is taken for the parts of another one.
+//! - T4: the index of parts is made before the first part is appended or loaded, and goes with its
+//!   table. It has the level and the floors of the table, whichever of the two was made or changed
+//!   first. It is never made anew for a table that stays: a floor would be lost (index::X3).
 
 use crate::index::Index;
 use crate::{Error, TableId};
+use duramen_base::ids::Level;
 use duramen_base::limits::TABLES_MAX;
 use duramen_base::sync::Mutex;
 use duramen_format::control::is_table_name;
@@ -18,6 +25,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// lock serialises threads that create, drop or count tables. An index is freed only by a thread
 /// that is alone in the store and holds that lock.
 pub struct Tables {
+    /// By [`TableId::index_place`].
     indexes: Box<[AtomicPtr<Index>]>,
     names: Mutex<Names>,
 }
@@ -33,7 +41,7 @@ struct Names {
 impl Tables {
     pub fn new() -> Tables {
         Tables {
-            indexes: (0..TABLES_MAX)
+            indexes: (0..TableId::INDEX_PLACES)
                 .map(|_| AtomicPtr::new(std::ptr::null_mut()))
                 .collect(),
             names: Mutex::new(Names {
@@ -43,13 +51,14 @@ impl Tables {
         }
     }
 
-    /// The index of a table. The caller is pinned for as long as it uses it.
+    /// The index of a table, or of its parts; an error if there are none yet. The caller is pinned
+    /// for as long as it uses it.
     #[inline(always)]
     pub fn index(&self, table: TableId) -> Result<&Index, Error> {
-        // Acquire pairs with Release in `create`: the index is built before it is seen.
-        let index = self.indexes[table.place()].load(Ordering::Acquire);
-        // SAFETY: made by `create` from a box; freed by `remove`, whose caller is alone in the
-        // store (no pin is active).
+        // Acquire pairs with Release in `add`: the index is built before it is seen.
+        let index = self.indexes[table.index_place()].load(Ordering::Acquire);
+        // SAFETY: made by `add` from a box; freed by `remove`, whose caller is alone in the store
+        // (no pin is active).
         match unsafe { index.as_ref() } {
             Some(index) if index.table == table => Ok(index),
             _ => Err(Error::NoSuchTable(table)), // T1
@@ -78,7 +87,8 @@ impl Tables {
     }
 
     /// As [`create`](Self::create), with this id if one is given. Also [`Error::TableExists`] if a
-    /// table has the id, and [`Error::TooManyTables`] if another has its place.
+    /// table has the id, and [`Error::TooManyTables`] if another has its place, or if the id is
+    /// that of a table's parts (T3).
     pub fn create_at(
         &self,
         id: Option<TableId>,
@@ -103,21 +113,58 @@ impl Tables {
         names.tables[id.place()] = Some((id, name.to_owned()));
         names.next = names.next.max(TableId(id.0.wrapping_add(1))); // T2
         publish(id);
-        let mut index = Box::new(index());
-        index.table = id;
-        self.indexes[id.place()].store(Box::into_raw(index), Ordering::Release);
+        self.add(id, index());
         Ok(id)
     }
 
-    /// Removes a table. The caller is alone in the store.
-    pub fn remove(&self, table: TableId) -> Option<Box<Index>> {
+    /// Gives a table the index for its parts. False: it has one, or there is no such table.
+    pub fn create_parts(&self, table: TableId, index: Index) -> bool {
+        let _names = self.names.lock().expect("table registry");
+        let Ok(whole) = self.index(table.whole()) else {
+            return false;
+        };
+        let is_new = self.index(table.parts()).is_err();
+        if is_new {
+            index.follow(whole); // T4: nothing changes these under the registry's lock
+            self.add(table.parts(), index);
+        }
+        is_new
+    }
+
+    /// Shows an index to all threads. The registry is locked, and the place is free.
+    fn add(&self, table: TableId, index: Index) {
+        let mut index = Box::new(index);
+        index.table = table;
+        self.indexes[table.index_place()].store(Box::into_raw(index), Ordering::Release);
+    }
+
+    /// Removes a table and its parts. The caller is alone in the store.
+    pub fn remove(&self, table: TableId) -> [Option<Box<Index>>; 2] {
         let mut names = self.names.lock().expect("table registry");
         let entry = &mut names.tables[table.place()];
-        entry.take_if(|(id, _)| *id == table)?;
-        let index = self.indexes[table.place()].swap(std::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: made by `create` from a box, and taken out of the one place that had it; no
-        // session is inside.
-        (!index.is_null()).then(|| unsafe { Box::from_raw(index) })
+        if entry.take_if(|(id, _)| *id == table).is_none() {
+            return [None, None];
+        }
+        [table, table.parts()].map(|id| {
+            let place = &self.indexes[id.index_place()];
+            let index = place.swap(std::ptr::null_mut(), Ordering::AcqRel);
+            // SAFETY: made by `add` from a box, and taken out of the one place that had it; no
+            // session is inside.
+            (!index.is_null()).then(|| unsafe { Box::from_raw(index) })
+        })
+    }
+
+    /// Sets a table's own level, which is that of its parts (T4). The caller is pinned.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn set_level(&self, table: TableId, level: Option<Level>) -> Result<(), Error> {
+        let _names = self.names.lock().expect("table registry");
+        self.index(table)?.set_level(level);
+        if let Ok(parts) = self.index(table.parts()) {
+            parts.set_level(level);
+        }
+        Ok(())
     }
 
     /// Calls `f` for each table; no table is dropped meanwhile.
@@ -129,6 +176,23 @@ impl Tables {
             }
         }
     }
+
+    /// As [`each`](Self::each), for each index: those of parts follow their tables'.
+    pub fn each_index(&self, mut f: impl FnMut(TableId, &Index)) {
+        self.each(|table, _, index| {
+            f(table, index);
+            if let Ok(parts) = self.index(table.parts()) {
+                f(table.parts(), parts);
+            }
+        });
+    }
+
+    /// The ids of all indexes.
+    pub fn index_ids(&self) -> Vec<TableId> {
+        let mut ids = Vec::new();
+        self.each_index(|id, _| ids.push(id));
+        ids
+    }
 }
 
 impl Drop for Tables {
@@ -136,7 +200,7 @@ impl Drop for Tables {
         for slot in &mut self.indexes {
             let index = *slot.get_mut();
             if !index.is_null() {
-                // SAFETY: made by `create` from a box; with `&mut self` no other thread can see it.
+                // SAFETY: made by `add` from a box; with `&mut self` no other thread can see it.
                 drop(unsafe { Box::from_raw(index) });
             }
         }

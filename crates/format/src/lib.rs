@@ -16,6 +16,7 @@ pub mod hash;
 pub mod heat;
 pub mod loss;
 pub mod mend;
+pub mod part;
 pub mod recipe;
 pub mod segment;
 pub mod superblock;

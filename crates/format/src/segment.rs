@@ -22,9 +22,9 @@ use crate::bytes::{Writer, is_sealed, u8_at, u16_at, u32_at, u64_at};
 
 /// Bytes of the header; the first entry starts here.
 pub const HEADER_BYTES: usize = 64;
-/// Version of the layout of segments and entries: since 2 an object may be typed. A reader refuses
-/// greater ones (docs/data-on-disk.md).
-pub const VERSION: u16 = 2;
+/// Version of the layout of segments and entries: since 2 an object may be typed, since 3 an entry
+/// may be a part. A reader refuses greater ones (docs/data-on-disk.md).
+pub const VERSION: u16 = 3;
 const MAGIC: u32 = u32::from_le_bytes(*b"DSEG");
 
 /// The content of a segment.
@@ -91,10 +91,14 @@ pub enum Damage {
 impl Header {
     /// The header's bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        self.encode_of(VERSION)
+    }
+
+    fn encode_of(&self, version: u16) -> [u8; HEADER_BYTES] {
         let mut block = [0; HEADER_BYTES];
         Writer::new(&mut block)
             .u32(0, MAGIC)
-            .u16(4, VERSION)
+            .u16(4, version)
             .u8(6, self.kind as u8)
             .u64(8, self.segment.0)
             .u64(16, self.log)
@@ -151,7 +155,7 @@ mod tests {
         let block = EXAMPLE.encode();
         assert_eq!(
             &block[..32],
-            b"DSEG\x02\0\x02\0\x02\x01\0\0\0\0\0\0\x88\x77\x66\x55\x44\x33\x22\x11\x03\0\0\0\0\0\x80\0"
+            b"DSEG\x03\0\x02\0\x02\x01\0\0\0\0\0\0\x88\x77\x66\x55\x44\x33\x22\x11\x03\0\0\0\0\0\x80\0"
         );
         assert_eq!(block[32..60], [0; 28]);
         assert_eq!(block[60..], crc32c::crc32c(&block[..60]).to_le_bytes());
@@ -165,14 +169,18 @@ mod tests {
 
     #[test]
     fn newer_versions_are_named_and_older_ones_are_read() {
-        let of_version = |version| {
-            let mut block = EXAMPLE.encode();
-            block[4] = version;
-            let crc = crc32c::crc32c(&block[..60]);
-            block[60..].copy_from_slice(&crc.to_le_bytes());
-            Header::decode(&block)
-        };
-        assert_eq!(of_version(9), Err(Damage::Newer { found: 9 }));
-        assert_eq!(of_version(1), Ok(EXAMPLE));
+        for version in 1..=VERSION {
+            assert_eq!(Header::decode(&EXAMPLE.encode_of(version)), Ok(EXAMPLE));
+        }
+        for found in [VERSION + 1, 9, u16::MAX] {
+            let block = EXAMPLE.encode_of(found);
+            assert_eq!(Header::decode(&block), Err(Damage::Newer { found }));
+        }
+        let text = Damage::Newer { found: 9 }.to_string();
+        assert_eq!(
+            text,
+            "the segment has format version 9, this program knows versions up to 3: use a newer \
+             Duramen"
+        );
     }
 }

@@ -4,6 +4,8 @@
 use super::{StoreDirectory, cannot_look, key::KeyArgs, text_or_base64};
 use clap::Args;
 use duramen::internals::{Losses, accept, losses};
+use duramen_base::ids::TableId;
+use duramen_format::loss::Claim;
 use duramen_format::mend::key_text;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -91,9 +93,11 @@ pub(crate) fn run(args: &AcceptArgs, dir: &Path, json: bool) -> ExitCode {
 fn print_json(found: &Losses, token: &str, is_accepted: bool) {
     let losses = found.losses.iter().map(|loss| {
         let claims = loss.claims.iter().map(|claim| {
+            let table = TableId(claim.table).whole().0;
             json!({
-                "table": claim.table,
-                "table_name": found.tables.get(&claim.table),
+                "table": table,
+                "table_name": found.tables.get(&table),
+                "is_part": TableId(claim.table).is_parts(),
                 "key": text_or_base64(&claim.key),
                 "version": claim.version,
                 "kind": format!("{:?}", claim.kind).to_lowercase(),
@@ -117,16 +121,18 @@ fn print_json(found: &Losses, token: &str, is_accepted: bool) {
     );
 }
 
-/// Whether a line shows all of a key.
-fn is_shown_whole(key: &[u8]) -> bool {
-    std::str::from_utf8(key).is_ok_and(|text| text == key_text(key))
+/// Whether a line shows all of the claim's key.
+fn is_shown_whole(claim: &Claim) -> bool {
+    let text = std::str::from_utf8(&claim.key);
+    TableId(claim.table).is_parts() || text.is_ok_and(|text| text == key_text(&claim.key))
 }
 
 fn print_lines(found: &Losses, dir: &Path, token: &str, is_accepted: bool) {
     let lines = found.losses.iter().flat_map(|loss| loss.lines(SHOWN_MAX));
     lines.for_each(|line| println!("{line}"));
     let claims = found.losses.iter().flat_map(|loss| &loss.claims);
-    let mut tables: Vec<u32> = claims.clone().map(|claim| claim.table).collect();
+    let table_of = |claim: &Claim| TableId(claim.table).whole().0;
+    let mut tables: Vec<u32> = claims.clone().map(table_of).collect();
     tables.sort_unstable();
     tables.dedup();
     for table in tables {
@@ -145,8 +151,8 @@ fn print_lines(found: &Losses, dir: &Path, token: &str, is_accepted: bool) {
         }
         return;
     }
-    let is_cut = claims.clone().count() > SHOWN_MAX
-        || claims.clone().any(|claim| !is_shown_whole(&claim.key));
+    let is_cut =
+        claims.clone().count() > SHOWN_MAX || claims.clone().any(|claim| !is_shown_whole(claim));
     let bytes: u64 = found.losses.iter().map(|loss| loss.bytes()).sum();
     let (segments, keys) = (found.losses.len(), claims.count());
     println!("lost: {bytes} bytes of {segments} segments, {keys} known entries");

@@ -4,9 +4,10 @@ use super::{Meter, StoreDirectory, StorePart, text_or_base64};
 use duramen_backup::Error;
 use duramen_backup::ReplicaInfo;
 use duramen_backup::inspect::{self, Inspector, ReplicaCheck};
-use duramen_base::ids::SegmentId;
+use duramen_base::ids::{SegmentId, TableId};
 use duramen_cluster::control::{self, State};
 use duramen_format::entry::{self, Entry, Kind as EntryKind};
+use duramen_format::part::{Names, Numbers};
 use duramen_format::segment::{HEADER_BYTES, Kind};
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, Write};
@@ -15,6 +16,8 @@ use std::process::ExitCode;
 
 /// Longest part of a value in the readable output, in bytes.
 const VALUE_BYTES_SHOWN: usize = 40;
+/// Most numbers of parts, and most homes, in the readable output.
+const NAMES_SHOWN: usize = 8;
 
 /// Prints lines, or objects, and records whether anything was damaged.
 struct DumpOutput {
@@ -318,46 +321,209 @@ fn one_segment(check: &ReplicaCheck, bytes: &[u8], out: &mut DumpOutput) {
 }
 
 fn one_entry(segment: u64, at: usize, entry: &Entry<'_>, out: &mut DumpOutput) {
-    let kind = match entry.kind {
+    let names = entry.names().unwrap_or_else(|damage| {
+        out.damage(&format!("segment {segment}, byte {at}: {damage}"));
+        None
+    });
+    let names = names.as_ref();
+    let object = entry_json(segment, at, entry, names);
+    out.line(&entry_text(at, entry, names), object);
+}
+
+fn kind_of(entry: &Entry<'_>) -> &'static str {
+    match entry.kind {
         EntryKind::Object => "object",
         EntryKind::Tombstone => "tombstone",
         EntryKind::Completion => "completion",
+    }
+}
+
+fn entry_text(at: usize, entry: &Entry<'_>, names: Option<&Names<'_>>) -> String {
+    let (kind, table) = (kind_of(entry), TableId(entry.table).whole());
+    let key = match entry.part_key() {
+        Some(part) => format!("part {part}"),
+        None => format!("key {}", entry.key.escape_ascii()),
     };
-    let mut text = format!(
-        "  {at}: {kind} table {} key {} version {}",
-        entry.table,
-        entry.key.escape_ascii(),
-        entry.version
-    );
+    let version = entry.version;
+    let mut words = vec![format!(
+        "  {at}: {kind} table {table} {key} version {version}"
+    )];
     if entry.kind == EntryKind::Object {
-        let start = entry.value.get(..VALUE_BYTES_SHOWN).unwrap_or(entry.value);
-        text.push_str(&format!(
-            " {} bytes {}",
-            entry.value.len(),
-            start.escape_ascii()
-        ));
-        if start.len() < entry.value.len() {
-            text.push('…');
-        }
+        words.push(format!("{} bytes", entry.value.len()));
+        words.extend(names.map(names_text));
+        let shown = names.map_or(entry.value, Names::body);
+        let start = shown.get(..VALUE_BYTES_SHOWN).unwrap_or(shown);
+        let more = if start.len() < shown.len() { "…" } else { "" };
+        words.push(format!("{}{more}", start.escape_ascii()));
     }
     if entry.expires_at_ms > 0 {
-        text.push_str(&format!(" expires {}", entry.expires_at_ms));
+        words.push(format!("expires {}", entry.expires_at_ms));
     }
     if entry.victim.0 > 0 {
-        text.push_str(&format!(" kills in segment {}", entry.victim));
+        words.push(format!("kills in segment {}", entry.victim));
     }
-    out.line(
-        &text,
-        json!({
-            "segment": segment,
-            "offset": at,
-            "entry": kind,
-            "table": entry.table,
-            "key": text_or_base64(entry.key),
-            "version": entry.version,
-            "value_bytes": entry.value.len(),
-            "expires_at_ms": entry.expires_at_ms,
-            "victim": entry.victim.0,
-        }),
-    );
+    words.retain(|word| !word.is_empty());
+    words.join(" ")
+}
+
+/// The kind of a root or a part, and the parts that it names.
+fn names_text(names: &Names<'_>) -> String {
+    let mut text = names.form().name().to_owned();
+    if names.children().len() > 0 {
+        text.push_str(&format!(" of {}", numbers_text(names.children())));
+    }
+    for (home, tops) in names.homes().take(NAMES_SHOWN) {
+        text.push_str(&format!(" home {home}"));
+        if tops.len() > 0 {
+            text.push_str(&format!(" with {}", numbers_text(tops)));
+        }
+    }
+    let more = names.homes().len().saturating_sub(NAMES_SHOWN);
+    if more > 0 {
+        text.push_str(&format!(" and {more} homes more"));
+    }
+    text
+}
+
+fn numbers_text(numbers: Numbers<'_>) -> String {
+    let more = numbers.len().saturating_sub(NAMES_SHOWN);
+    let shown = numbers.take(NAMES_SHOWN).map(|number| number.to_string());
+    let mut text = shown.collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}
+
+fn entry_json(segment: u64, at: usize, entry: &Entry<'_>, names: Option<&Names<'_>>) -> Value {
+    let mut object = json!({
+        "segment": segment,
+        "offset": at,
+        "entry": kind_of(entry),
+        "table": TableId(entry.table).whole().0,
+        "key": text_or_base64(entry.key),
+        "version": entry.version,
+        "value_bytes": entry.value.len(),
+        "expires_at_ms": entry.expires_at_ms,
+        "victim": entry.victim.0,
+    });
+    if let Some(part) = entry.part_key() {
+        object["part"] = json!({ "home": part.home().to_string(), "number": part.number() });
+    }
+    if let Some(names) = names {
+        let homes = names.homes().map(
+            |(home, tops)| json!({ "home": home.to_string(), "tops": tops.collect::<Vec<_>>() }),
+        );
+        object["form"] = json!(names.form().name());
+        object["children"] = json!(names.children().collect::<Vec<_>>());
+        object["homes"] = json!(homes.collect::<Vec<_>>());
+    }
+    if let Some((last, root)) = names.and_then(Names::building) {
+        object["last"] = json!(last);
+        object["root"] = text_or_base64(root);
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_base::ids::Home;
+    use duramen_format::entry::{NewObject, NewTombstone};
+    use duramen_format::part;
+
+    const HOME: Home = Home::from_bytes([0x8d, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+    const TABLE: TableId = TableId(3);
+
+    fn dumped(table: TableId, key: &[u8], value: &[u8], is_typed: bool) -> (String, Value) {
+        let object = NewObject {
+            table: table.0,
+            version: 5,
+            expires_at_ms: None,
+            key,
+            value,
+            victim: SegmentId(2),
+            is_typed,
+        };
+        let mut bytes = vec![0; object.padded_bytes()];
+        object.write_to(&mut bytes);
+        shown(&bytes)
+    }
+
+    fn shown(bytes: &[u8]) -> (String, Value) {
+        let entry = entry::parse(bytes).expect("a sound entry");
+        let names = entry.names().expect("sound names");
+        let text = entry_text(64, &entry, names.as_ref());
+        (text, entry_json(7, 64, &entry, names.as_ref()))
+    }
+
+    #[test]
+    fn objects_show_key_and_value() {
+        let (text, object) = dumped(TABLE, b"k\n", &[b'v'; 41], false);
+        let value = "v".repeat(40);
+        let wanted = format!("  64: object table 3 key k\\n version 5 41 bytes {value}…");
+        assert_eq!(text, wanted + " kills in segment 2");
+        assert_eq!(
+            (&object["table"], &object["key"]),
+            (&json!(3), &json!("k\n"))
+        );
+        assert!(object.get("part").is_none() && object.get("form").is_none());
+    }
+
+    #[test]
+    fn roots_and_parts_show_the_parts_that_they_name() {
+        let mut root = Vec::new();
+        part::begin_root(&mut root, 1, std::iter::once((HOME, [9u64, 4].into_iter())));
+        root.push(b'b');
+        let (text, object) = dumped(TABLE, b"k", &root, true);
+        assert_eq!(
+            text,
+            "  64: object table 3 key k version 5 18 bytes root \
+             home 8d02030405060708090a0b with 9, 4 b kills in segment 2"
+        );
+        let homes = json!([{ "home": "8d02030405060708090a0b", "tops": [9, 4] }]);
+        assert_eq!(object["homes"], homes);
+
+        let mut inner = Vec::new();
+        part::begin_inner(&mut inner, (1..11u32).map(u64::from));
+        let (text, object) = dumped(TABLE.parts(), HOME.key(77).as_bytes(), &inner, false);
+        assert_eq!(
+            text,
+            "  64: object table 3 part 8d02030405060708090a0b/77 version 5 13 bytes \
+             inner node of 1, 2, 3, 4, 5, 6, 7, 8 and 2 more kills in segment 2"
+        );
+        assert_eq!(object["part"]["number"], 77);
+        assert_eq!(
+            (&object["table"], object["children"][9].as_u64()),
+            (&json!(3), Some(10))
+        );
+
+        let mut record = Vec::new();
+        part::append_building(&mut record, 6, b"user:7");
+        let (text, object) = dumped(TABLE.parts(), HOME.key(0).as_bytes(), &record, false);
+        assert!(
+            text.contains("/0 version 5 14 bytes building record "),
+            "{text}"
+        );
+        assert_eq!(
+            (&object["last"], &object["root"]),
+            (&json!(6), &json!("user:7"))
+        );
+    }
+
+    #[test]
+    fn the_removal_of_a_part_shows_its_name() {
+        let key = HOME.key(1);
+        let tombstone = NewTombstone {
+            table: TABLE.parts().0,
+            version: 6,
+            key: key.as_bytes(),
+            victim: SegmentId(2),
+        };
+        let mut bytes = vec![0; tombstone.padded_bytes()];
+        tombstone.write_to(&mut bytes);
+        let (text, _) = shown(&bytes);
+        let wanted = "  64: tombstone table 3 part 8d02030405060708090a0b/1 version 6";
+        assert_eq!(text, format!("{wanted} kills in segment 2"));
+    }
 }

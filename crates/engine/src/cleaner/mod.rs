@@ -267,7 +267,7 @@ impl Core {
         // context to leave before it takes that lock.
         while left > 0 && context.enter(self) {
             let mut moved = 0;
-            self.tables.each(|_, _, index| {
+            self.tables.each_index(|_, index| {
                 moved += self.resources().defragment(index, context.me());
             });
             context.leave(self);

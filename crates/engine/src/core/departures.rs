@@ -40,9 +40,11 @@ impl Departures {
             || self.all_wanted.load(Ordering::Relaxed)
     }
 
+    /// Tells that a key has left, unless it is that of a part (writes::N3).
     #[inline]
     pub fn tell(&self, departure: Departure, table: TableId, key: &[u8]) {
         if self.wants(departure)
+            && !table.is_parts()
             && let Some(listener) = self.listener.get()
         {
             listener(departure, table, key);

@@ -30,7 +30,7 @@ use cleaning::{Context, Pacer, Tally};
 use damage::Damages;
 use departures::Departures;
 use doubt::Doubt;
-use duramen_base::limits::{STORE_BYTES_MIN, TABLES_MAX};
+use duramen_base::limits::STORE_BYTES_MIN;
 use duramen_base::sync::{Mutex, fence};
 use duramen_base::ticks::Ticks;
 use duramen_base::units::MIB;
@@ -459,6 +459,29 @@ impl Core {
         Index::new(self.space.budget.start(), floor)
     }
 
+    /// Makes the index that an entry of this table needs, if it is the first part of its table.
+    /// False: memory lacks for it. The caller is pinned.
+    #[inline]
+    pub fn prepare_index(&self, table: TableId) -> bool {
+        !table.is_parts() || self.tables.index(table).is_ok() || self.make_parts(table)
+    }
+
+    #[cold]
+    fn make_parts(&self, table: TableId) -> bool {
+        if self.tables.index(table.whole()).is_err() {
+            return true; // the entry belongs to no table
+        }
+        let index = self.new_index(self.version_max() + 1); // index::X3
+        let bytes = index.overhead_bytes();
+        if !self.space.charge_beside_segments(bytes) {
+            return false;
+        }
+        if !self.tables.create_parts(table, index) {
+            self.space.budget.release(bytes); // another thread was first
+        }
+        true
+    }
+
     /// The largest object version that any write has given so far, or may have given before a
     /// restart.
     pub fn version_max(&self) -> u64 {
@@ -492,6 +515,11 @@ impl Core {
             .max(0) as u64
     }
 
+    /// Objects of a table, and parts.
+    pub fn entries(&self, table: TableId) -> u64 {
+        self.objects(table) + self.objects(table.parts())
+    }
+
     /// Memory of the structures that exist from the start, of marks, and of the tracker.
     pub fn overhead_bytes(&self) -> u64 {
         let tracker = self.completion_bytes.load(Ordering::Relaxed);
@@ -505,7 +533,7 @@ impl Core {
             + self.log.as_ref().map_or(0, |log| log.overhead_bytes())
             + self.epochs.bytes()
             + counters
-            + (TABLES_MAX * 8) as u64
+            + (TableId::INDEX_PLACES * 8) as u64
     }
 
     /// Pins a slot; see [`Exclusive::try_enter`].

@@ -32,7 +32,8 @@ struct Mark {
     bytes: usize,
 }
 
-struct Shard(Mutex<HashMap<Box<[u8]>, Mark>>);
+/// Of objects, then of parts.
+struct Shard(Mutex<[HashMap<Box<[u8]>, Mark>; 2]>);
 
 /// Marks that are not taken yet.
 pub struct Marks {
@@ -47,16 +48,37 @@ pub struct Marks {
 }
 
 pub(crate) struct Watched {
+    /// With its parts.
     pub(crate) table: TableId,
     pub(crate) range: KeyRange,
     pub(crate) marks: Marks,
 }
 
+/// A key that was written or removed.
+#[derive(Clone, Debug)]
+pub struct DirtyKey {
+    pub key: Box<[u8]>,
+    /// It is the key of a part.
+    pub is_part: bool,
+    /// The highest version that was given to it or removed from it.
+    pub version: u64,
+}
+
+impl DirtyKey {
+    /// The key of an object.
+    pub fn of_object(key: &[u8], version: u64) -> DirtyKey {
+        DirtyKey {
+            key: key.into(),
+            is_part: false,
+            version,
+        }
+    }
+}
+
 /// Keys that were written or removed since a watch began or was last taken from.
 #[derive(Debug, Default)]
 pub struct Dirty {
-    /// Each with the highest version that was given to it or removed from it.
-    pub keys: Vec<(Box<[u8]>, u64)>,
+    pub keys: Vec<DirtyKey>,
     /// Some marks are missing (range::watch::W3): discard the copy, and begin with a new watch.
     pub start_again: bool,
 }
@@ -72,7 +94,7 @@ impl Marks {
     /// No marks, and room for `bytes_max` bytes: of keys, with [`MARK_BYTES`] each.
     pub fn new(bytes_max: usize) -> Marks {
         Marks {
-            shards: std::array::from_fn(|_| Shard(Mutex::new(HashMap::new()))),
+            shards: std::array::from_fn(|_| Shard(Mutex::new(Default::default()))),
             count: sync::AtomicUsize::new(0),
             bytes: sync::AtomicUsize::new(0),
             bytes_max,
@@ -81,12 +103,13 @@ impl Marks {
         }
     }
 
-    /// Marks a key with this hash; its value has so many bytes. The caller has published the change
-    /// (range::watch::W1).
-    pub fn mark(&self, hash: u64, key: &[u8], value_bytes: usize, version: u64) {
+    /// Marks a key with this hash, of an object or of a part (`is_part`); its value has so many
+    /// bytes. The caller has published the change (range::watch::W1).
+    pub fn mark(&self, hash: u64, (is_part, key): (bool, &[u8]), value_bytes: usize, version: u64) {
         let object_bytes = key.len() + value_bytes;
         let shard = &self.shards[hash as usize % SHARDS];
-        let mut keys = shard.0.lock().expect("dirty keys");
+        let mut both = shard.0.lock().expect("dirty keys");
+        let keys = &mut both[usize::from(is_part)];
         if let Some(known) = keys.get_mut(key) {
             if version >= known.version {
                 self.object_bytes.fetch_add(object_bytes, Ordering::Relaxed);
@@ -112,13 +135,19 @@ impl Marks {
     pub fn take(&self) -> Dirty {
         let mut keys = Vec::with_capacity(self.count.load(Ordering::Relaxed));
         for shard in &self.shards {
-            let taken = std::mem::take(&mut *shard.0.lock().expect("dirty keys"));
-            let bytes: usize = taken.keys().map(|key| bytes_of(key)).sum();
-            self.count.fetch_sub(taken.len(), Ordering::Relaxed);
-            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-            let object_bytes: usize = taken.values().map(|mark| mark.bytes).sum();
-            self.object_bytes.fetch_sub(object_bytes, Ordering::Relaxed);
-            keys.extend(taken.into_iter().map(|(key, mark)| (key, mark.version)));
+            let both = std::mem::take(&mut *shard.0.lock().expect("dirty keys"));
+            for (is_part, taken) in [false, true].into_iter().zip(both) {
+                let bytes: usize = taken.keys().map(|key| bytes_of(key)).sum();
+                self.count.fetch_sub(taken.len(), Ordering::Relaxed);
+                self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+                let object_bytes: usize = taken.values().map(|mark| mark.bytes).sum();
+                self.object_bytes.fetch_sub(object_bytes, Ordering::Relaxed);
+                keys.extend(taken.into_iter().map(|(key, mark)| DirtyKey {
+                    key,
+                    is_part,
+                    version: mark.version,
+                }));
+            }
         }
         Dirty {
             keys,

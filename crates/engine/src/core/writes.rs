@@ -4,6 +4,7 @@
 //! - N1: the listener hears of a write after it is visible, and before its guard has ended.
 //! - N2: it hears of all writes of guards that begin after it wanted to, and of no write that was
 //!   not done. Pinning is a full barrier between the two.
+//! - N3: parts are no keys of users: the listeners to writes and to departures hear of none.
 //!
 //! **Concurrency**: as for `departures`.
 

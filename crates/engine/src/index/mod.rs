@@ -555,6 +555,14 @@ impl Index {
         self.replay_floor.load(Ordering::Relaxed)
     }
 
+    /// Takes over the level, the replay floor and the last clear of the table whose parts it is
+    /// for, before any thread sees it.
+    pub(crate) fn follow(&self, whole: &Index) {
+        self.set_level(whole.level());
+        self.set_replay_floor(whole.replay_floor());
+        self.cleared.store(whole.cleared(), Ordering::Relaxed);
+    }
+
     /// Sets the lowest version that counts as an entry of the table, before segments are loaded.
     pub fn set_replay_floor(&self, floor: u64) {
         self.replay_floor.store(floor, Ordering::Relaxed);

@@ -685,8 +685,8 @@ impl Loader {
         let mut objects = 0;
         self.log().raise_version_floor(version_max + 1);
         let floor = core.version_max();
-        core.tables.each(|id, _, index| {
-            objects += core.objects(id);
+        core.tables.each_index(|id, index| {
+            objects += if id.is_parts() { 0 } else { core.objects(id) };
             let partitions = index.partitions().iter();
             partitions.for_each(|partition| partition.raise_floor(floor)); // index::X3
         });

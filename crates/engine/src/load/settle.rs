@@ -191,6 +191,9 @@ impl Loader {
             // SAFETY: the window was verified from its header to its end (load::R2) and belongs to
             // this loader until it is closed.
             let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
+            if !core.prepare_index(TableId(entry.table)) {
+                break; // it waits for memory when those before it are settled
+            }
             at += entry.padded_bytes;
             let arrival = Arrival::new(core, entry, (location, segment), &needs, careless);
             *place = Some(arrival);
@@ -414,9 +417,7 @@ impl Loader {
     pub(super) fn make_dense(&self) {
         let core = self.core();
         let visitor = Visitor::wait(core);
-        let mut tables = Vec::new();
-        core.tables.each(|table, _, _| tables.push(table));
-        for table in tables {
+        for table in core.tables.index_ids() {
             let mut next = 0;
             let mut is_over = false;
             while !is_over {
@@ -447,7 +448,7 @@ impl Loader {
             core.arena.reap(core.epochs.quiet_before());
             let mut moved = 0;
             core.enter(visitor.slot);
-            core.tables.each(|_, _, index| {
+            core.tables.each_index(|_, index| {
                 moved += core.resources().defragment(index, visitor.me());
             });
             core.epochs.unpin(visitor.slot);
@@ -470,9 +471,7 @@ impl Loader {
         let core = self.core();
         let visitor = Visitor::wait(core);
         let mut are_whole = true;
-        let mut tables = Vec::new();
-        core.tables.each(|table, _, _| tables.push(table));
-        for table in tables {
+        for table in core.tables.index_ids() {
             let mut next = 0;
             loop {
                 core.enter(visitor.slot);

@@ -21,6 +21,9 @@
 //!   left out, whatever is demoted or cleaned meanwhile. But an export may show an object twice,
 //!   which does no harm at the receiver (side::S1). Counts and samples read single entries instead,
 //!   and keep G1 to the letter.
+//! - G5: counts, exports, purges and statistics visit the objects of a table, then its parts,
+//!   whose route is that of their home. Scans show objects alone. A segment on flash is handled
+//!   once for both, else the parts in it would be left out as passed (G4).
 //! - G3: a purge leaves no tombstones: the removed objects belong to another server, and a restart
 //!   recognises them by the position of their segment (`Store::try_roll_heads`). It lowers no
 //!   version.
@@ -40,11 +43,13 @@ pub use purge::{Purge, Purged};
 pub use walk::{Export, RANGE_PARTS, RangeCount, RangePart, RangeStatistics};
 pub use watch::Watch;
 
+use crate::TableId;
 use crate::core::Core;
 use crate::index::Index;
 use crate::index::bucket::{Slot, View};
 use crate::space::Space;
-use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_base::ids::{KeyRange, PartKey, RouteHash};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash;
 
@@ -107,10 +112,30 @@ impl Place {
     }
 }
 
-/// True if the key is in the range.
-pub(crate) fn contains(core: &Core, range: &KeyRange, key: &[u8]) -> bool {
+/// Goes on with the parts of a table when its objects are done (G5). False: that was the end, or
+/// there are none. The caller is pinned.
+pub(crate) fn goes_on_with_parts(core: &Core, table: &mut TableId, place: &mut Place) -> bool {
+    let is_next = !table.is_parts() && core.tables.index(table.parts()).is_ok();
+    if is_next {
+        (*table, *place) = (table.parts(), Place::START);
+    }
+    is_next
+}
+
+/// True if the object or part is in the range.
+pub(crate) fn contains(core: &Core, range: &KeyRange, entry: &Entry<'_>) -> bool {
+    contains_key(core, range, TableId(entry.table), entry.key)
+}
+
+/// True if a key of this table, or of its parts, is in the range.
+pub(crate) fn contains_key(core: &Core, range: &KeyRange, table: TableId, key: &[u8]) -> bool {
     if *range == KeyRange::ALL {
         return true;
+    }
+    if let Some(part) = PartKey::of(table, key)
+        && !has_bug(Bug::PartRoutesByKey)
+    {
+        return range.contains(part.route()); // part::K1
     }
     let slot = hash::slot(key);
     if slot < range.first.slot() || slot > range.last.slot() {

@@ -3,7 +3,7 @@
 //! one range as for all.
 
 use super::cold::{ColdSegments, Look};
-use super::{Place, contains, entry_at};
+use super::{Place, contains, entry_at, goes_on_with_parts};
 use crate::cleaner::candidate::Candidate;
 use crate::core::sound::{self, Sound};
 use crate::core::{Core, Visitor};
@@ -14,7 +14,7 @@ use crate::index::{Index, Partition};
 use crate::{Error, Store, TableId};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::planted::{Bug, has_bug};
-use duramen_format::entry::Kind;
+use duramen_format::entry::{Entry, Kind};
 use std::sync::Arc;
 
 /// Buckets of a step: some 700 entries, less than 0.1 ms.
@@ -25,14 +25,23 @@ const STEP_ENTRIES: usize = 512;
 /// Report of a purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Purged {
+    /// Parts do not count.
     pub objects: u64,
-    /// Bytes of their entries, which the cleaner can free now.
+    /// Bytes of their entries and of parts, which the cleaner can free now.
     pub bytes: u64,
+}
+
+impl Purged {
+    fn count(&mut self, entry: &Entry<'_>) {
+        self.objects += u64::from(!TableId(entry.table).is_parts());
+        self.bytes += entry.padded_bytes as u64;
+    }
 }
 
 /// A running purge.
 pub struct Purge {
     store: Arc<Store>,
+    /// The table, then its parts (range::G5).
     table: TableId,
     ranges: Leaving,
     place: Place,
@@ -57,10 +66,10 @@ impl Leaving {
         Leaving(ranges)
     }
 
-    fn contains(&self, core: &Core, key: &[u8]) -> bool {
+    fn contains(&self, core: &Core, entry: &Entry<'_>) -> bool {
         match &self.0[..] {
-            [range] => contains(core, range, key),
-            _ => self.has(core.hasher.route(key)),
+            [range] => contains(core, range, entry),
+            _ => self.has(entry.route(&core.hasher)),
         }
     }
 
@@ -135,10 +144,11 @@ impl Purge {
         let index = core.tables.index(self.table);
         let more = index.and_then(|index| {
             core.as_guest(|counters| {
-                if self.passes_cold(core, index, counters, visitor.me())? {
+                if self.passes_cold(core, counters, visitor.me())? {
                     self.some(core, index, counters, &visitor);
                 }
-                Ok(!self.place.is_end(index))
+                let (table, place) = (&mut self.table, &mut self.place);
+                Ok(!place.is_end(index) || goes_on_with_parts(core, table, place))
             })
         });
         core.epochs.unpin(visitor.slot);
@@ -149,25 +159,20 @@ impl Purge {
     }
 
     /// Takes out entries of the segment that was read from flash. True: the walk may go on.
-    fn passes_cold(
-        &mut self,
-        core: &Core,
-        index: &Index,
-        counters: &Counters,
-        me: u16,
-    ) -> Result<bool, Error> {
-        let (table, ranges, purged) = (self.table, &self.ranges, &mut self.purged);
+    fn passes_cold(&mut self, core: &Core, counters: &Counters, me: u16) -> Result<bool, Error> {
+        let (table, ranges, purged) = (self.table.whole(), &self.ranges, &mut self.purged);
         self.cold.show(core, STEP_ENTRIES, |location, entry| {
-            let is_of = entry.kind == Kind::Object && entry.table == table.0;
-            if !is_of || !ranges.contains(core, entry.key) {
+            let of = TableId(entry.table);
+            let is_of = entry.kind == Kind::Object && of.whole() == table;
+            if !is_of || !ranges.contains(core, entry) {
                 return true;
             }
+            let Ok(index) = core.tables.index(of) else {
+                return true; // of no table
+            };
             let candidate = Candidate::new(core, index, location, *entry, false);
             match candidate.drop_from_index(core, counters, me) {
-                Some(true) => {
-                    purged.objects += 1;
-                    purged.bytes += entry.padded_bytes as u64;
-                }
+                Some(true) => purged.count(entry),
                 None => {}
                 Some(false) => return false, // a transaction holds the bucket: in the next step
             }
@@ -218,7 +223,7 @@ impl Purge {
         let mut is_leaving =
             |slot: Slot, lacks: &mut bool| match cold.look(core, stamp, slot.location()) {
                 Look::Here => sound_at(core, slot.location())
-                    .is_some_and(|sound| ranges.contains(core, sound.entry.key)),
+                    .is_some_and(|sound| ranges.contains(core, &sound.entry)),
                 Look::Passed => false,
                 Look::Lacking => {
                     *lacks = true;
@@ -263,8 +268,7 @@ impl Purge {
                     break;
                 };
                 change.remove(tag, Dropped::new(place, slot, &entry));
-                self.purged.objects += 1;
-                self.purged.bytes += entry.padded_bytes as u64;
+                self.purged.count(&entry);
             }
         }
         view.unlock(bucket);

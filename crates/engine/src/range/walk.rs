@@ -1,7 +1,7 @@
 //! Walks over a range: shown to a guard, counted, exported as entries, and sampled for statistics.
 
 use super::cold::{ColdSegments, Look};
-use super::{Place, contains, entry_at};
+use super::{Place, contains, entry_at, goes_on_with_parts};
 use crate::cleaner::candidate::Candidate;
 use crate::core::flash::Gather;
 use crate::core::sound::{self, Sound};
@@ -10,7 +10,7 @@ use crate::device::Cold;
 use crate::index::Index;
 use crate::index::bucket::Slot;
 use crate::scan::{Looks, Walks};
-use crate::{Error, KeyHash, Object, Store, TableId};
+use crate::{DirtyKey, Error, KeyHash, Object, Store, TableId};
 use duramen_base::ids::{KeyRange, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Entry, Kind, NewObject, NewTombstone};
@@ -36,14 +36,16 @@ const COLD_SAMPLE_BYTES: usize = 32 << 20;
 /// Number and size of a range's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeCount {
+    /// Parts do not count.
     pub objects: u64,
-    /// Bytes of their entries.
+    /// Bytes of their entries, and of parts.
     pub bytes: u64,
 }
 
 /// One part of the hash space; see [`RANGE_PARTS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangePart {
+    /// Objects, and parts of collections.
     pub entries: u64,
     /// Bytes of their entries.
     pub bytes: u64,
@@ -118,7 +120,7 @@ impl Walks<'_, '_> {
             };
             let shows = |slot: Slot, entry: Entry<'_>| {
                 looks.entry();
-                if !contains(core, range, entry.key) {
+                if !contains(core, range, &entry) {
                     return;
                 }
                 if core.space.is_undurable(slot.location()) {
@@ -149,9 +151,11 @@ impl Walks<'_, '_> {
     }
 }
 
-/// Visits every entry of a table exactly once, step by step (range::G1, range::G2).
+/// Visits every object of a table, then every part, exactly once, step by step (range::G1,
+/// range::G2, range::G5).
 struct Walk {
     store: Arc<Store>,
+    /// The table, then its parts.
     table: TableId,
     place: Place,
     /// Entries of the next buckets that are on flash.
@@ -177,7 +181,7 @@ impl Walk {
         let visitor = Visitor::wait(core);
         core.enter(visitor.slot);
         let stamp = core.epochs.stamp_of(visitor.slot);
-        let from = self.place;
+        let from = (self.table, self.place);
         let walked = core.tables.index(self.table).and_then(|index| {
             let mut ahead = self.place;
             let (mut homed, mut damage) = (Vec::new(), None);
@@ -217,12 +221,13 @@ impl Walk {
                     self.place = ahead;
                 }
             }
-            Ok(!self.place.is_end(index))
+            let (table, place) = (&mut self.table, &mut self.place);
+            Ok(!place.is_end(index) || goes_on_with_parts(core, table, place))
         });
         core.epochs.unpin(visitor.slot);
         drop(visitor);
         // A step that made no progress is at a bucket whose entries must all be held together.
-        if self.place != from {
+        if (self.table, self.place) != from {
             self.cold.forget();
         }
         self.cold.fetch(core)?;
@@ -233,6 +238,7 @@ impl Walk {
 /// Writes the objects of a range as entries, for a [`SideLog`](crate::SideLog) of another server.
 pub struct Export {
     store: Arc<Store>,
+    /// The table, then its parts (range::G5).
     table: TableId,
     range: KeyRange,
     place: Place,
@@ -256,8 +262,8 @@ impl Store {
         let mut count = RangeCount::default();
         loop {
             let more = walk.step(|core, entry| {
-                if contains(core, &range, entry.key) {
-                    count.objects += 1;
+                if contains(core, &range, entry) {
+                    count.objects += u64::from(!TableId(entry.table).is_parts());
                     count.bytes += entry.padded_bytes as u64;
                 }
             })?;
@@ -288,7 +294,7 @@ impl Store {
     pub fn export_keys(
         &self,
         table: TableId,
-        keys: &[(Box<[u8]>, u64)],
+        keys: &[DirtyKey],
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         self.export_some_keys(table, &mut keys.iter().cloned().collect(), usize::MAX, out)
@@ -302,7 +308,7 @@ impl Store {
     pub fn export_some_keys(
         &self,
         table: TableId,
-        keys: &mut VecDeque<(Box<[u8]>, u64)>,
+        keys: &mut VecDeque<DirtyKey>,
         bytes_max: usize,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
@@ -312,28 +318,25 @@ impl Store {
             let visitor = Visitor::wait(core);
             core.enter(visitor.slot);
             let before = keys.len();
-            let written = core.tables.index(table).and_then(|index| {
-                let (mut again, mut done) = (Vec::new(), Ok(()));
-                for number in 0..STEP_BUCKETS {
-                    if cold.is_full() || out.len() >= bytes_max {
+            let (mut again, mut written) = (Vec::new(), Ok(()));
+            for number in 0..STEP_BUCKETS {
+                if cold.is_full() || out.len() >= bytes_max {
+                    break;
+                }
+                let Some(wanted) = keys.pop_front() else {
+                    break;
+                };
+                match export_key(&visitor, table, &mut cold, number, &wanted, out) {
+                    Ok(true) => {}
+                    Ok(false) => again.push(wanted),
+                    Err(error) => {
+                        again.push(wanted);
+                        written = Err(error);
                         break;
-                    }
-                    let Some(wanted) = keys.pop_front() else {
-                        break;
-                    };
-                    match export_key(&visitor, index, table, &mut cold, number, &wanted, out) {
-                        Ok(true) => {}
-                        Ok(false) => again.push(wanted),
-                        Err(error) => {
-                            again.push(wanted);
-                            done = Err(error);
-                            break;
-                        }
                     }
                 }
-                again.into_iter().rev().for_each(|key| keys.push_front(key));
-                done
-            });
+            }
+            again.into_iter().rev().for_each(|key| keys.push_front(key));
             core.epochs.unpin(visitor.slot);
             drop(visitor);
             written?;
@@ -354,7 +357,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn range_statistics(self: &Arc<Self>, table: TableId) -> Result<RangeStatistics, Error> {
-        let every = (self.objects(table) / SAMPLES).max(1);
+        let every = (self.core().entries(table) / SAMPLES).max(1);
         let mut sample = Sample {
             parts: vec![RangePart::default(); RANGE_PARTS],
             every,
@@ -362,9 +365,9 @@ impl Store {
             cold: Vec::new(),
             colds: 0,
         };
-        let mut place = Place::START;
+        let (mut of, mut place) = (table, Place::START);
         // Hashes are spread evenly, so any choice of buckets is a fair one.
-        while sample.step(self.core(), table, &mut place)? {}
+        while sample.step(self.core(), &mut of, &mut place)? {}
         self.sample_cold(&mut sample);
         let parts = sample.parts;
         Ok(RangeStatistics { table, parts })
@@ -390,8 +393,9 @@ impl Store {
         }
         let each = sample.every as f64 * sample.colds as f64;
         if read == 0 {
-            let objects: u64 = self.tables().iter().map(|table| table.objects).sum();
-            let bytes = core.live_bytes() as f64 / objects.max(1) as f64;
+            let tables = self.tables();
+            let entries: u64 = tables.iter().map(|table| core.entries(table.id)).sum();
+            let bytes = core.live_bytes() as f64 / entries.max(1) as f64;
             for part in &mut sample.parts {
                 part.entries += (each / RANGE_PARTS as f64) as u64;
                 part.bytes += (bytes * each / RANGE_PARTS as f64) as u64;
@@ -408,7 +412,9 @@ impl Store {
 
 /// Counts an entry that stands for `every` entries.
 fn note(parts: &mut [RangePart], every: u64, entry: &Entry<'_>) {
-    let slot = usize::from(hash::slot(entry.key));
+    let part = entry.part_key();
+    let slot = part.map_or_else(|| hash::slot(entry.key), |part| part.home().slot());
+    let slot = usize::from(slot);
     if let Some(part) = parts.get_mut(slot * RANGE_PARTS / usize::from(hash::SLOTS)) {
         part.entries += every;
         part.bytes += every * entry.padded_bytes as u64;
@@ -429,11 +435,11 @@ struct Sample {
 
 impl Sample {
     /// Visits some buckets. False: that was the end.
-    fn step(&mut self, core: &Core, table: TableId, place: &mut Place) -> Result<bool, Error> {
+    fn step(&mut self, core: &Core, table: &mut TableId, place: &mut Place) -> Result<bool, Error> {
         let visitor = Visitor::wait(core);
         core.enter(visitor.slot);
         let stamp = core.epochs.stamp_of(visitor.slot);
-        let walked = core.tables.index(table).map(|index| {
+        let walked = core.tables.index(*table).map(|index| {
             let mut looked = 0;
             while looked < STEP_BUCKETS && !place.is_end(index) {
                 let view = index.partitions()[place.partition].view();
@@ -451,7 +457,7 @@ impl Sample {
                 }
                 *place = place.after(view, bucket);
             }
-            !place.is_end(index)
+            !place.is_end(index) || goes_on_with_parts(core, table, place)
         });
         core.epochs.unpin(visitor.slot);
         walked
@@ -493,10 +499,11 @@ impl Export {
         let visitor = Visitor::wait(core);
         core.enter(visitor.slot);
         let more = core.tables.index(self.table).and_then(|index| {
-            if self.passes_cold(core, index, bytes_max, out)? {
+            if self.passes_cold(core, bytes_max, out)? {
                 self.some(&visitor, index, bytes_max, out)?;
             }
-            Ok(!self.place.is_end(index))
+            let (table, place) = (&mut self.table, &mut self.place);
+            Ok(!place.is_end(index) || goes_on_with_parts(core, table, place))
         });
         core.epochs.unpin(visitor.slot);
         more
@@ -506,17 +513,20 @@ impl Export {
     fn passes_cold(
         &mut self,
         core: &Core,
-        index: &Index,
         bytes_max: usize,
         out: &mut Vec<u8>,
     ) -> Result<bool, Error> {
-        let (table, range) = (self.table, self.range);
+        let (table, range) = (self.table.whole(), self.range);
         self.cold.show(core, STEP_ENTRIES, |location, entry| {
             if out.len() >= bytes_max {
                 return false;
             }
-            let is_of = entry.kind == Kind::Object && entry.table == table.0;
-            if is_of && contains(core, &range, entry.key) {
+            let of = TableId(entry.table);
+            let is_of = entry.kind == Kind::Object && of.whole() == table;
+            if is_of
+                && contains(core, &range, entry)
+                && let Ok(index) = core.tables.index(of)
+            {
                 let candidate = Candidate::new(core, index, location, *entry, false);
                 // In doubt it goes along: of several versions the newest wins there.
                 if candidate.find().is_some() || candidate.is_in_doubt(core) {
@@ -570,7 +580,7 @@ impl Export {
                 }
                 before = Some(tag);
                 let sound = sound_at(core, location)?;
-                if contains(core, &self.range, sound.entry.key) {
+                if contains(core, &self.range, &sound.entry) {
                     write(&sound.entry, out);
                 }
             }
@@ -607,21 +617,25 @@ fn write(entry: &Entry<'_>, out: &mut Vec<u8>) {
     object.write_to(&mut out[start..]);
 }
 
-/// Writes the present state of a key. False: an entry must be read from flash first, and nothing
-/// was written.
+/// Writes the present state of a key of this table or of its parts. False: an entry must be read
+/// from flash first, and nothing was written.
 ///
 /// # Errors
-/// [`Error::Damaged`].
+/// [`Error::NoSuchTable`], [`Error::Damaged`].
 fn export_key(
     visitor: &Visitor<'_>,
-    index: &Index,
     table: TableId,
     cold: &mut Gather,
     number: usize,
-    (key, version): &(Box<[u8]>, u64),
+    wanted: &DirtyKey,
     out: &mut Vec<u8>,
 ) -> Result<bool, Error> {
     let core = visitor.core;
+    let table = match wanted.is_part {
+        true => table.parts(),
+        false => table,
+    };
+    let (index, key) = (core.tables.index(table)?, &wanted.key);
     let stamp = core.epochs.stamp_of(visitor.slot);
     let hash = KeyHash(core.hasher.hash(key));
     let view = index.partition(hash).view();
@@ -644,7 +658,7 @@ fn export_key(
             // memory as long (epoch::E2, engine::space::S3, core::flash::F2); or a verified copy
             // of it (core::flash::F4), which is held until it is forgotten outside.
             let entry = unsafe { entry::parse_trusted(at) };
-            let is_it = entry.key == &**key;
+            let is_it = *entry.key == **key;
             if is_it {
                 found = Ok(Some(entry));
             }
@@ -662,7 +676,7 @@ fn export_key(
     }
     let tombstone = NewTombstone {
         table: table.0,
-        version: *version,
+        version: wanted.version,
         key,
         victim: SegmentId::NONE,
     };

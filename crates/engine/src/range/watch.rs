@@ -17,7 +17,7 @@
 //!
 //! Without a watch a write pays one load of a line that is never written.
 
-use super::contains;
+use super::contains_key;
 use crate::cleaner::index_search::IndexSearch;
 use crate::core::Core;
 use crate::core::watches::{Dirty, Marks, Watched};
@@ -158,8 +158,9 @@ impl Core {
     #[inline(never)]
     fn mark(&self, table: TableId, key: &[u8], value_bytes: usize, version: u64) {
         for watched in self.watches.list.read().expect("watches").iter() {
-            if watched.table == table && contains(self, &watched.range, key) {
+            if watched.table == table.whole() && contains_key(self, &watched.range, table, key) {
                 let hash = self.hasher.hash(key);
+                let key = (table.is_parts(), key);
                 watched.marks.mark(hash, key, value_bytes, version);
             }
         }

@@ -128,6 +128,9 @@ impl Notes {
 
     #[cold]
     fn note_wanted(&mut self, table: TableId, key: &[u8]) {
+        if table.is_parts() {
+            return; // writes::N3
+        }
         self.written.push(Written {
             origin: self.origin,
             readers: Vec::new(),

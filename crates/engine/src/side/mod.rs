@@ -386,7 +386,7 @@ impl SideLog {
         let given = self.version_floor.load(Ordering::Relaxed);
         log.raise_version_floor(given.max(version_max) + 1); // S4
         let floor = core.version_max();
-        core.tables.each(|_, _, index| {
+        core.tables.each_index(|_, index| {
             let partitions = index.partitions().iter();
             partitions.for_each(|partition| partition.raise_floor(floor));
         });
@@ -439,15 +439,13 @@ impl SideLog {
     /// Shrinks partitions that had grown for more objects than came.
     fn shrink(&self) {
         let core = self.core();
-        let mut tables = Vec::new();
-        core.tables.each(|table, _, _| tables.push(table));
         let visitor = Visitor::wait(core);
-        for table in &tables {
+        for table in core.tables.index_ids() {
             let mut next = 0;
             let mut is_over = false;
             while !is_over {
                 core.enter(visitor.slot);
-                let index = core.tables.index(*table).ok();
+                let index = core.tables.index(table).ok();
                 let partitions = index.map_or(&[][..], |index| index.partitions());
                 let group = partitions.iter().skip(next).take(SHRINK_GROUP);
                 is_over = next + SHRINK_GROUP >= partitions.len();
@@ -573,9 +571,7 @@ impl SideLog {
     fn sweep(&self, windows: &HashSet<u32>) {
         let core = self.core();
         let floor = self.totals.version_max.load(Ordering::Relaxed);
-        let mut tables = Vec::new();
-        core.tables.each(|table, _, _| tables.push(table));
-        for table in tables {
+        for table in core.tables.index_ids() {
             let mut place = Place::START;
             let mut is_over = false;
             while !is_over {

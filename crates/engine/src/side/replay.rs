@@ -185,11 +185,12 @@ impl SideLog {
         result
     }
 
+    /// The floor of a table, or of its parts.
     fn floor(&self, table: TableId) -> u64 {
         if self.floors.is_empty() {
             return 0;
         }
-        self.floors.get(&table).copied().unwrap_or(0)
+        self.floors.get(&table.whole()).copied().unwrap_or(0)
     }
 }
 
@@ -287,6 +288,15 @@ impl Replay<'_> {
         let core = self.core;
         self.cold.look_anew(); // an earlier entry did without them
         let now_ms = core.clock.now_ms();
+        let lacks_index = |came: &Option<Came<'_>>| {
+            let table = came.as_ref().map(|(entry, _)| TableId(entry.table));
+            table.is_some_and(|table| !core.prepare_index(table))
+        };
+        let ready = group.iter().position(lacks_index);
+        let (group, need) = match ready {
+            Some(ready) => (&group[..ready], Some(Need::Memory)),
+            None => (group, None),
+        };
         let mut arrivals: [Option<Arrival<'_, '_>>; GROUP] = [const { None }; GROUP];
         for (arrival, place) in arrivals.iter_mut().zip(group) {
             *arrival = place
@@ -309,7 +319,7 @@ impl Replay<'_> {
                     return (n, Some(need));
                 }
             }
-            (group.len(), None)
+            (group.len(), need)
         });
         if let (done, Some(Need::Flash)) = settled {
             self.look_ahead(&arrivals, done + 1);

@@ -28,6 +28,9 @@ impl Guard<'_> {
         let core = self.pin.core();
         let log = core.log.as_deref().expect("a store with a log");
         let mut index_search = IndexSearch::default();
+        if table.is_parts() {
+            self.make_parts(table)?; // all of its parts may be lost
+        }
         loop {
             self.append.take_head(&mut self.pin);
             let index = self.pin.index(table)?;

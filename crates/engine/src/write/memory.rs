@@ -2,14 +2,14 @@
 //!
 //! The lock order is that of [`write`](super).
 
-use crate::Error;
 use crate::cleaner::index_search::IndexSearch;
 use crate::cleaner::pacer::Waiting;
 use crate::core::Core;
 use crate::index::{Partition, Resize};
 use crate::session::append::Appender;
-use crate::session::{Pin, Session};
+use crate::session::{Guard, Pin, Session};
 use crate::space::Purpose;
+use crate::{Error, TableId};
 use duramen_base::sync::Backoff;
 use std::time::{Duration, Instant};
 
@@ -151,6 +151,22 @@ impl<'s> Appender<'s> {
                 Ok(())
             }
         }
+    }
+}
+
+impl Guard<'_> {
+    /// Makes sure that the table can have parts. To be called before the first of them is written,
+    /// with no key locked.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`]; [`Error::OutOfMemory`].
+    pub fn make_parts(&mut self, table: TableId) -> Result<(), Error> {
+        let Guard { pin, append, .. } = self;
+        let mut search = IndexSearch::default();
+        while !pin.core().prepare_index(table.parts()) {
+            append.make_index_room(pin, &mut search)?;
+        }
+        pin.index(table.parts()).map(drop)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use duramen_base::ids::KeyRange;
 use duramen_base::planted::{Bug, with_bug};
-use duramen_engine::{Decision, Error, Guard, Options, Session, Store, TableId};
+use duramen_engine::{Decision, DirtyKey, Error, Guard, Options, Session, Store, TableId};
 use duramen_format::entry;
 use std::sync::Arc;
 
@@ -306,7 +306,7 @@ fn one_flipped_bit_is_not_exported_and_more_damage_stops_an_export() {
         assert_eq!(exported(&store).unwrap(), good, "bit {bit}");
         assert_eq!(store.count_range(TABLE, KeyRange::ALL).unwrap().objects, 1);
         let mut out = Vec::new();
-        let keys = [(b"key"[..].into(), 9)];
+        let keys = [DirtyKey::of_object(b"key", 9)];
         store.export_keys(TABLE, &keys, &mut out).unwrap();
         let entry = entry::parse(&out).unwrap();
         assert_eq!(
@@ -317,7 +317,7 @@ fn one_flipped_bit_is_not_exported_and_more_damage_stops_an_export() {
     put(&mut session, b"key", b"value").unwrap();
     store.flip_bits(TABLE, b"key", &[3, 100]);
     assert_eq!(exported(&store), Err(Error::Damaged));
-    let keys = [(b"key"[..].into(), 9)];
+    let keys = [DirtyKey::of_object(b"key", 9)];
     let exported = store.export_keys(TABLE, &keys, &mut Vec::new());
     assert_eq!(exported, Err(Error::Damaged));
 }

@@ -19,6 +19,8 @@ mod model;
 #[cfg(not(any(loom, shuttle)))]
 mod modes;
 #[cfg(not(any(loom, shuttle)))]
+mod parts;
+#[cfg(not(any(loom, shuttle)))]
 mod reads;
 #[cfg(shuttle)]
 mod shuttle;

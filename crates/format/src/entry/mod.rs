@@ -24,7 +24,8 @@
 //! segment with the version that it replaced (an *embedded tombstone*). Kinds: 1 = object, 2 =
 //! tombstone (no value, no expiry, always VICTIM), 3 = completion. Flags of byte 0: WIDE 8, EXPIRY
 //! 16, VICTIM 32, TYPED 64: an object whose value is no plain string; its first byte is the type
-//! (crate `types`). Segments of version 1 have no typed objects.
+//! (crate `types`); PART 128 ([`part`](crate::part)). Segments of version 1 have no typed objects,
+//! those of version 2 no parts.
 //!
 //! **Invariants**
 //! - F1: a small object (key < 256 B, value < 64 KiB, table < 256, no expiry) has a header of 16
@@ -35,6 +36,10 @@
 //!   take 2,000 years at a million a second.
 //! - F5: a tombstone of version v kills every version of its key up to v; an object kills all below
 //!   its own.
+//! - F6: a *part* is an object or a tombstone with flag PART. Its key is a [`PartKey`], and it has
+//!   neither EXPIRY nor TYPED. Outside of the bytes the flag is bit 31 of the entry's table
+//!   ([`TableId::parts`]), so a part is never taken for an entry of the table itself. The id in
+//!   the bytes is below 2^31.
 //!
 //! Paper: [Rumble14 §4] objects are self-identifying; differs: no per-entry length-of-length byte,
 //! but one fixed pair of header words, because a reader then needs one aligned load per word and
@@ -44,8 +49,10 @@
 
 use crate::checksum;
 use crate::hash::KeyHasher;
-use duramen_base::ids::{ClientId, RouteHash, RpcId, SegmentId};
+use crate::part::{self, Names};
+use duramen_base::ids::{ClientId, PartKey, RouteHash, RpcId, SegmentId, TableId};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use duramen_base::planted::{Bug, has_bug};
 
 /// Entries start on multiples of this many bytes.
 pub const ALIGN_BYTES: usize = 8;
@@ -66,6 +73,9 @@ const FLAG_WIDE: u8 = 0b0000_1000;
 const FLAG_EXPIRY: u8 = 0b0001_0000;
 const FLAG_VICTIM: u8 = 0b0010_0000;
 const FLAG_TYPED: u8 = 0b0100_0000;
+const FLAG_PART: u8 = 0b1000_0000;
+/// From [`FLAG_PART`] to [`TableId::PARTS`].
+const PART_SHIFT: u32 = 24;
 
 /// The kind of an entry. Zero is no kind (F3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +164,7 @@ impl<'a> Completion<'a> {
 /// The fields of an object to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct NewObject<'a> {
+    /// With bit 31: a part (F6).
     pub table: u32,
     pub version: u64,
     /// Milliseconds since the Unix epoch; `None` = never.
@@ -169,6 +180,7 @@ pub struct NewObject<'a> {
 /// The fields of a tombstone to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct NewTombstone<'a> {
+    /// As [`NewObject::table`].
     pub table: u32,
     /// The version that died; all versions below it are dead as well.
     pub version: u64,
@@ -250,9 +262,22 @@ struct Raw<'a> {
 }
 
 impl Raw<'_> {
+    /// The table's id as it is in the bytes (F6).
+    #[inline(always)]
+    fn stored_table(&self) -> u32 {
+        TableId(self.table).whole().0
+    }
+
     #[inline(always)]
     fn is_wide(&self) -> bool {
-        self.key.len() > 0xff || self.value.len() > 0xffff || self.table > 0xff
+        self.key.len() > 0xff || self.value.len() > 0xffff || self.stored_table() > 0xff
+    }
+
+    /// F6.
+    fn may_be_written(&self) -> bool {
+        let is_plain = self.expires_at_ms.is_none() && !self.is_typed;
+        let fits = is_plain && self.kind != Kind::Completion && self.key.len() == PartKey::BYTES;
+        fits || !TableId(self.table).is_parts()
     }
 
     /// Bytes of the header, expiry included.
@@ -275,10 +300,10 @@ impl Raw<'_> {
     #[inline(always)]
     fn write_to(&self, out: &mut [u8]) {
         debug_assert!(self.key.len() <= KEY_BYTES_MAX && self.value.len() <= u32::MAX as usize);
-        debug_assert!(self.version <= VERSION_MAX);
+        debug_assert!(self.version <= VERSION_MAX && self.may_be_written());
         let mut total = self.padded_bytes();
         let out = &mut out[..total];
-        let mut flags = self.kind as u8;
+        let mut flags = self.kind as u8 | (self.table >> PART_SHIFT) as u8 & FLAG_PART;
         if self.is_typed {
             flags |= FLAG_TYPED;
         }
@@ -298,12 +323,12 @@ impl Raw<'_> {
         }
         out[..8].copy_from_slice(&(u64::from(flags) | self.version << 8).to_le_bytes());
         let mut at = if wide {
-            out[8..16].copy_from_slice(&(u64::from(self.table) << 32).to_le_bytes());
+            out[8..16].copy_from_slice(&(u64::from(self.stored_table()) << 32).to_le_bytes());
             let lengths = self.key.len() as u64 | (self.value.len() as u64) << 32;
             out[16..24].copy_from_slice(&lengths.to_le_bytes());
             WIDE_HEADER_BYTES
         } else {
-            let word = u64::from(self.table) << 32
+            let word = u64::from(self.stored_table()) << 32
                 | (self.key.len() as u64) << 40
                 | (self.value.len() as u64) << 48;
             out[8..16].copy_from_slice(&word.to_le_bytes());
@@ -325,6 +350,7 @@ impl Raw<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     pub kind: Kind,
+    /// As [`NewObject::table`].
     pub table: u32,
     pub version: u64,
     /// 0 = never expires.
@@ -339,14 +365,40 @@ pub struct Entry<'a> {
     pub padded_bytes: usize,
 }
 
-impl Entry<'_> {
-    /// The route hash with which the entry moves in a cluster with this hash: that of its key, or
-    /// that of the request that it completes.
+impl<'a> Entry<'a> {
+    /// The route hash with which the entry moves in a cluster with this hash: that of its key,
+    /// that of the request that it completes, or that of its home (part::K1).
     pub fn route(&self, hasher: &KeyHasher) -> RouteHash {
-        match Completion::of(self) {
-            Some(completion) => completion.route,
-            None => hasher.route(self.key),
+        match (Completion::of(self), self.part_key()) {
+            (Some(completion), _) => completion.route,
+            (None, Some(part)) if !has_bug(Bug::PartRoutesByKey) => part.route(),
+            _ => hasher.route(self.key),
         }
+    }
+
+    /// The key of a part, or of its tombstone; `None`: it is no part.
+    #[inline]
+    pub fn part_key(&self) -> Option<PartKey> {
+        PartKey::of(TableId(self.table), self.key)
+    }
+
+    /// Whether it is an object that is the root of parts.
+    #[inline(always)]
+    pub fn has_parts(&self) -> bool {
+        part::has_parts(self.value, self.is_typed)
+    }
+
+    /// The names in a root or a part; `None`: it is an object without parts, or no object.
+    ///
+    /// # Errors
+    /// The names are damaged (part::K4).
+    pub fn names(&self) -> Result<Option<Names<'a>>, part::Damage> {
+        let names = match self.part_key() {
+            Some(key) if self.kind == Kind::Object => part::names_under(key, self.value),
+            None if self.has_parts() => part::names(self.value, true),
+            _ => return Ok(None),
+        };
+        names.map(Some).ok_or(part::Damage)
     }
 }
 
@@ -354,6 +406,7 @@ impl Entry<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub kind: Kind,
+    /// As [`NewObject::table`].
     pub table: u32,
     pub version: u64,
     pub has_expiry: bool,
@@ -375,6 +428,7 @@ impl Header {
         let is_typed = flags & FLAG_TYPED != 0;
         // The flag is 16: 8 bytes when set.
         let expiry_bytes = usize::from(flags & FLAG_EXPIRY) >> 1;
+        let parts = u32::from(flags & FLAG_PART) << PART_SHIFT;
         // The caller has checked the kind, or wrote it.
         let kind = match flags & KIND_MASK {
             TOMBSTONE => Kind::Tombstone,
@@ -384,7 +438,7 @@ impl Header {
         if flags & FLAG_WIDE == 0 {
             Header {
                 kind,
-                table: (second >> 32) as u32 & 0xff,
+                table: (second >> 32) as u32 & 0xff | parts,
                 version: first >> 8,
                 has_expiry,
                 has_victim,
@@ -397,7 +451,7 @@ impl Header {
             let third = third();
             Header {
                 kind,
-                table: (second >> 32) as u32,
+                table: (second >> 32) as u32 | parts,
                 version: first >> 8,
                 has_expiry,
                 has_victim,
@@ -428,6 +482,10 @@ pub enum Damage {
     Untyped { flags: u8 },
     #[error("the flags {flags:#04x} do not fit a completion, or its key has {key_bytes} bytes")]
     Completion { flags: u8, key_bytes: usize },
+    #[error("the flags {flags:#04x} do not fit a part, or its key has {key_bytes} bytes")]
+    Part { flags: u8, key_bytes: usize },
+    #[error("no table has the id {table}")]
+    Table { table: u32 },
     #[error("the entry would take {needed} bytes, {available} are there")]
     Truncated { needed: usize, available: usize },
     #[error("CRC32C is {stored:#010x} in the header and {computed:#010x} over the bytes")]
@@ -467,12 +525,17 @@ fn parse_with(bytes: &[u8], sums: bool) -> Result<Entry<'_>, Damage> {
     let first = word(0).ok_or(truncated(SMALL_HEADER_BYTES))?;
     let second = word(8).ok_or(truncated(SMALL_HEADER_BYTES))?;
     let flags = first as u8;
-    let known = flags & !(KIND_MASK | FLAG_WIDE | FLAG_EXPIRY | FLAG_VICTIM | FLAG_TYPED) == 0;
-    if !known || !(1..=COMPLETION).contains(&(flags & KIND_MASK)) {
+    if !(1..=COMPLETION).contains(&(flags & KIND_MASK)) {
         return Err(Damage::Kind { kind: flags });
     }
-    if flags & FLAG_WIDE != 0 && bytes.len() < WIDE_HEADER_BYTES {
-        return Err(truncated(WIDE_HEADER_BYTES));
+    if flags & FLAG_WIDE != 0 {
+        if bytes.len() < WIDE_HEADER_BYTES {
+            return Err(truncated(WIDE_HEADER_BYTES));
+        }
+        let table = (second >> 32) as u32;
+        if TableId(table).is_parts() {
+            return Err(Damage::Table { table }); // F6
+        }
     }
     let header = Header::decode(first, second, || word(16).unwrap_or(0));
     check_shape(flags, &header)?;
@@ -493,6 +556,9 @@ fn parse_with(bytes: &[u8], sums: bool) -> Result<Entry<'_>, Damage> {
 /// Checks the other fields of an entry against its kind.
 #[inline(always)]
 fn check_shape(flags: u8, header: &Header) -> Result<(), Damage> {
+    if flags & FLAG_PART != 0 {
+        check_part(flags, header)?;
+    }
     match header.kind {
         // A typed value has its type.
         Kind::Object if header.is_typed && header.value_bytes == 0 => {
@@ -515,6 +581,16 @@ fn check_shape(flags: u8, header: &Header) -> Result<(), Damage> {
             Ok(())
         }
     }
+}
+
+/// F6. Each number of 40 bits is that of a part.
+fn check_part(flags: u8, header: &Header) -> Result<(), Damage> {
+    let key_bytes = header.key_bytes;
+    let is_plain = !header.has_expiry && !header.is_typed;
+    if is_plain && header.kind != Kind::Completion && key_bytes == PartKey::BYTES {
+        return Ok(());
+    }
+    Err(Damage::Part { flags, key_bytes })
 }
 
 /// CRC of a padded entry with its CRC field read as zero (F2).

@@ -26,7 +26,7 @@ use crate::checksum::crc32c_append;
 use crate::entry::{self, Entry, Kind as EntryKind, NewTombstone, VERSION_MAX};
 use crate::mend;
 use crate::segment::{HEADER_BYTES, Header};
-use duramen_base::ids::SegmentId;
+use duramen_base::ids::{SegmentId, TableId};
 use std::fmt;
 use std::ops::Range;
 
@@ -97,14 +97,18 @@ fn mended_version(bytes: &[u8]) -> Option<u64> {
 
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Claim { table, version, .. } = self;
-        let key = mend::key_text(&self.key);
+        let (table, version) = (TableId(self.table).whole(), self.version);
+        let key = mend::key_in(self.table, &self.key);
+        let key = match TableId(self.table).is_parts() {
+            true => format!("part {key}"),
+            false => format!("`{key}`"),
+        };
         match self.kind {
-            EntryKind::Object => write!(f, "`{key}` of table {table}, version {version}")?,
+            EntryKind::Object => write!(f, "{key} of table {table}, version {version}")?,
             EntryKind::Tombstone => {
                 write!(
                     f,
-                    "the removal of `{key}` of table {table}, version {version}"
+                    "the removal of {key} of table {table}, version {version}"
                 )?;
             }
             EntryKind::Completion => write!(f, "the answer to a request, in table {table}")?,

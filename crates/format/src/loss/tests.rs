@@ -3,6 +3,7 @@
 use super::*;
 use crate::entry::NewObject;
 use crate::segment::Kind;
+use duramen_base::ids::Home;
 
 const HEADER: Header = Header {
     kind: Kind::Head,
@@ -118,6 +119,54 @@ fn replicas_with_damage_in_different_entries_make_a_whole_one() {
     other.truncate(places[15]);
     let examined = examine(&[one, other], &HEADER, certificate);
     assert_eq!((examined.sound, examined.loss), (whole, None));
+}
+
+/// The header that is made anew has another version than that of an older program. The certificate
+/// matches all the same: a block that ends with its own sum adds to every sum alike.
+#[test]
+fn a_lost_header_of_an_older_segment_is_made_anew() {
+    let (whole, _) = segment(100);
+    let mut written = whole.clone();
+    written[4] = 2;
+    let sum = crc32c::crc32c(&written[..60]);
+    written[60..HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
+    assert_eq!(Header::decode(&written), Ok(HEADER));
+    let mut image = written.clone();
+    image[..HEADER_BYTES].fill(0);
+    let examined = examine(&[image], &HEADER, Certificate::of(&written));
+    assert!(examined.sound == whole && examined.loss.is_none());
+}
+
+/// A lost part is named as one, and the tombstone that keeps older versions away is one of a part.
+#[test]
+fn lost_parts_are_named_and_buried_as_parts() {
+    let key = Home::from_bytes([0x8d, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]).key(12);
+    let table = TableId(3).parts().0;
+    let part = NewObject {
+        table,
+        version: 5,
+        expires_at_ms: None,
+        key: key.as_bytes(),
+        value: &[0; 100],
+        victim: SegmentId::NONE,
+        is_typed: false,
+    };
+    let mut bytes = HEADER.encode().to_vec();
+    bytes.resize(HEADER_BYTES + part.padded_bytes(), 0);
+    part.write_to(&mut bytes[HEADER_BYTES..]);
+    bytes[HEADER_BYTES + 50] ^= 3;
+    let examined = examine(&[bytes.clone()], &HEADER, Certificate::of(&bytes));
+    let loss = examined.loss.as_ref().expect("a loss");
+    let (line, claim) = (&loss.lines(9)[1], &loss.claims[0]);
+    assert!(
+        line.contains("  part 8d02030405060708090a0b/12 of table 3, version 5"),
+        "{line}"
+    );
+    assert_eq!((claim.table, &*claim.key), (table, &key.as_bytes()[..]));
+    let buried = examined.with_tombstones();
+    let entry = entry::parse(&buried[HEADER_BYTES..]).expect("a tombstone");
+    assert_eq!((entry.kind, entry.version), (EntryKind::Tombstone, 5));
+    assert_eq!(entry.part_key(), Some(key));
 }
 
 /// loss::Y2: the frame may have had another segment's bytes behind the first damage.

@@ -24,6 +24,7 @@ use crate::checksum::crc32c;
 use crate::control::{self, Record};
 use crate::entry::{self, Damage, Entry, WIDE_HEADER_BYTES};
 use crate::segment::{self, HEADER_BYTES, Header, Kind};
+use duramen_base::ids::{PartKey, TableId};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
@@ -169,8 +170,8 @@ pub struct Mended {
     /// Place of the byte in the segment.
     pub byte: usize,
     pub bit: u8,
-    /// Table and key of its entry; `None`: it was in the segment's header, or in a record of the
-    /// control log.
+    /// Table and key of its entry, as [`key_in`] shows it; `None`: it was in the segment's header,
+    /// or in a record of the control log.
     pub key: Option<(u32, String)>,
 }
 
@@ -180,7 +181,7 @@ impl Mended {
         Mended {
             byte: at + flip.byte,
             bit: flip.bit,
-            key: Some((entry.table, key_text(entry.key))),
+            key: Some((entry.table, key_in(entry.table, entry.key))),
         }
     }
 }
@@ -190,10 +191,19 @@ impl fmt::Display for Mended {
         let (byte, bit) = (self.byte, self.bit);
         write!(f, "byte {byte}: bit {bit} had flipped and was put back ")?;
         match &self.key {
+            Some((table, key)) if TableId(*table).is_parts() => {
+                write!(f, "(part {key} of table {})", TableId(*table).whole())
+            }
             Some((table, key)) => write!(f, "(key `{key}` of table {table})"),
             None => write!(f, "(in the segment's header, or a control record)"),
         }
     }
+}
+
+/// The key of an entry of this table in a message: that of a part is shown as home and number.
+pub fn key_in(table: u32, key: &[u8]) -> String {
+    let part = PartKey::of(TableId(table), key);
+    part.map_or_else(|| key_text(key), |part| part.to_string())
 }
 
 /// A key in a message: its first characters, without control characters.

@@ -4,7 +4,7 @@ use super::*;
 use crate::certificate::Certificate;
 use crate::entry::{Completion, NewObject, NewTombstone};
 use crate::segment::{Header, Kind};
-use duramen_base::ids::{ClientId, RouteHash, RpcId, SegmentId};
+use duramen_base::ids::{ClientId, Home, RouteHash, RpcId, SegmentId};
 
 fn object<'a>(table: u32, key: &'a [u8], value: &'a [u8]) -> NewObject<'a> {
     NewObject {
@@ -22,6 +22,39 @@ fn written(object: &NewObject<'_>) -> Vec<u8> {
     let mut bytes = vec![0; object.padded_bytes()];
     object.write_to(&mut bytes);
     bytes
+}
+
+fn removed(tombstone: &NewTombstone<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; tombstone.padded_bytes()];
+    tombstone.write_to(&mut bytes);
+    bytes
+}
+
+/// Parts and a removed one, in both forms.
+fn parts() -> Vec<Vec<u8>> {
+    let key = Home::from_bytes([0x8d, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]).key(12);
+    let of_table = |table| {
+        let table = TableId(table).parts().0;
+        let tombstone = NewTombstone {
+            table,
+            version: 9,
+            key: key.as_bytes(),
+            victim: SegmentId(77),
+        };
+        let part = NewObject {
+            victim: SegmentId(514),
+            ..object(table, key.as_bytes(), b"\0body of a leaf")
+        };
+        [
+            written(&part),
+            written(&object(table, key.as_bytes(), b"")),
+            removed(&tombstone),
+        ]
+    };
+    [3, 300, TableId::PARTS - 1]
+        .into_iter()
+        .flat_map(of_table)
+        .collect()
 }
 
 /// Entries of all kinds and forms, and of sizes around the borders of their fields.
@@ -46,9 +79,8 @@ fn entries() -> Vec<Vec<u8>> {
         key: b"gone",
         victim: SegmentId(77),
     };
-    let mut bytes = vec![0; tombstone.padded_bytes()];
-    tombstone.write_to(&mut bytes);
-    all.push(bytes);
+    all.push(removed(&tombstone));
+    all.extend(parts());
     let completion = Completion {
         table: 0,
         route: RouteHash(0x0102_0304_0506_0708),
@@ -226,7 +258,21 @@ fn a_segment_is_mended_entry_by_entry() {
 }
 
 #[test]
+fn a_mended_part_is_named_by_home_and_number() {
+    let mut bytes = parts().swap_remove(0);
+    bytes[40] ^= 8;
+    let mended = entry_at(&mut bytes, 0, SURE_BYTES_MAX).expect("one bit");
+    assert_eq!(
+        mended.to_string(),
+        "byte 40: bit 3 had flipped and was put back \
+         (part 8d02030405060708090a0b/12 of table 3)"
+    );
+}
+
+#[test]
 fn keys_in_messages_are_short_and_clean() {
+    assert_eq!(key_in(3, b"sixteen bytes ab"), "sixteen bytes ab");
+    assert_eq!(key_in(TableId(3).parts().0, b"short"), "short");
     assert_eq!(key_text(b"user:17"), "user:17");
     assert_eq!(key_text(b"a\x00\n\xff"), "a\u{fffd}\u{fffd}\u{fffd}");
     let long = key_text(&[b'k'; 1000]);

@@ -1,6 +1,6 @@
 //! Recipes: a recipe and its victims are the survivor, whatever was compacted in memory before.
 
-use duramen_base::ids::SegmentId;
+use duramen_base::ids::{PartKey, SegmentId, TableId};
 use duramen_format::certificate::Certificate;
 use duramen_format::entry::{self, NewObject, NewTombstone};
 use duramen_format::recipe::{self, Build, Fate, Fates, Parts, RecipeError};
@@ -22,13 +22,18 @@ fn header(segment: u64, kind: Kind) -> Header {
 type Drawn = (u32, Vec<u8>, Option<Vec<u8>>, bool);
 
 fn drawn() -> impl Strategy<Value = Drawn> {
-    let bytes = |most| proptest::collection::vec(any::<u8>(), 0..most);
+    let bytes = |least, most| proptest::collection::vec(any::<u8>(), least..most);
+    let tables = || prop_oneof![Just(3u32), Just(700)];
+    let part = (
+        tables().prop_map(|table| TableId(table).parts().0),
+        bytes(PartKey::BYTES, PartKey::BYTES + 1),
+    );
     (
-        prop_oneof![Just(3u32), Just(700)],
-        bytes(300),
-        proptest::option::weighted(0.8, bytes(90)),
+        prop_oneof![(tables(), bytes(0, 300)), part],
+        proptest::option::weighted(0.8, bytes(0, 90)),
         any::<bool>(),
     )
+        .prop_map(|((table, key), value, names)| (table, key, value, names))
 }
 
 fn segment(id: u64, entries: &[Drawn]) -> Vec<u8> {
@@ -42,7 +47,7 @@ fn segment(id: u64, entries: &[Drawn]) -> Vec<u8> {
                 let object = NewObject {
                     table: *table,
                     version,
-                    expires_at_ms: (n % 3 == 0).then_some(9),
+                    expires_at_ms: (n % 3 == 0 && !TableId(*table).is_parts()).then_some(9),
                     key,
                     value,
                     victim,

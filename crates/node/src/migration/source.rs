@@ -13,7 +13,7 @@ use crate::requests::PeerRequest;
 use crate::serve::{Clients, Records};
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
-use duramen_engine::{Export, RANGE_PARTS, Store, Watch};
+use duramen_engine::{DirtyKey, Export, RANGE_PARTS, Store, Watch};
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     CoordinatorAnswer, MigrateEntries, MigrationOutcome, MigrationPhase, Peer, PeerAnswer,
@@ -55,7 +55,7 @@ struct Work {
     watch: Option<Watch>,
     export: Option<Export>,
     /// Marked, and not exported yet.
-    pending: VecDeque<(Box<[u8]>, u64)>,
+    pending: VecDeque<DirtyKey>,
     is_in_round: bool,
     records: Records,
     /// Bytes of the records of this round, and of the last one: about as many come in the next.

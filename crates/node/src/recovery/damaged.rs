@@ -15,7 +15,7 @@
 use super::{PATIENCE_US, REST_US, ROUNDS_MAX, Run};
 use crate::job::{Job, JobResult, RecoveryCompletion, RunId};
 use crate::requests::{PeerCall, PeerRequest};
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::SideError;
 use duramen_format::entry;
@@ -276,7 +276,7 @@ fn reported(loss: &Loss, away: &[ServerId]) -> SegmentLoss {
     }
 }
 
-/// The entries that belong to these tablets.
+/// The entries that belong to these tablets, their parts among them.
 fn cut(
     bytes: &[u8],
     of: &RecoverSegment,
@@ -289,7 +289,7 @@ fn cut(
         let route = entry.route(hasher);
         let is_in = |tablet: &RecoverTablet| {
             let range = tablet.range;
-            tablet.table.0 == entry.table
+            tablet.table == TableId(entry.table).whole()
                 && (range.first..=range.last).contains(&route)
                 && of.segment >= tablet.creation
         };
@@ -299,4 +299,51 @@ fn cut(
         at = end;
     }
     wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_base::ids::{Home, KeyRange, RouteHash, SegmentId};
+    use duramen_format::certificate::Certificate;
+    use duramen_format::entry::NewObject;
+    use duramen_format::segment::Kind;
+
+    fn part(home: Home) -> Vec<u8> {
+        let key = home.key(1);
+        let part = NewObject {
+            table: TableId(3).parts().0,
+            version: 1,
+            expires_at_ms: None,
+            key: key.as_bytes(),
+            value: b"\0",
+            victim: SegmentId::NONE,
+            is_typed: false,
+        };
+        let mut bytes = vec![0; part.padded_bytes()];
+        part.write_to(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn parts_belong_to_the_tablet_of_their_home() {
+        let [inside, outside] = [5, 6].map(|slot| part(Home::draw(slot, &mut || 7)));
+        let segment = RecoverSegment {
+            segment: SegmentId(9),
+            kind: Kind::Head,
+            epoch: 0,
+            certificate: Certificate::EMPTY,
+            closed: true,
+            sources: Vec::new(),
+        };
+        let slot = KeyRange::new(RouteHash::first_of_slot(5), RouteHash::last_of_slot(5));
+        let tablet = |table| RecoverTablet {
+            table: TableId(table),
+            range: slot,
+            creation: SegmentId::NONE,
+        };
+        let (bytes, hasher) = ([&inside[..], &outside].concat(), KeyHasher::new(1));
+        assert_eq!(cut(&bytes, &segment, &[tablet(3)], &hasher), inside);
+        assert!(cut(&bytes, &segment, &[tablet(4)], &hasher).is_empty());
+    }
 }

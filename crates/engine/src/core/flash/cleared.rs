@@ -20,8 +20,8 @@
 //! - K2: entries that can leave the log in another way are counted by the clear itself: those of a
 //!   group that may yet move, and all entries while there are side logs, which can be given up as a
 //!   whole.
-//! - K3: at most 256 clears are pending at any time. Beyond that, a clear counts its entries itself
-//!   while all sessions wait.
+//! - K3: the buckets of at most 256 indexes are pending at any time. Beyond that, a clear counts
+//!   its entries itself while all sessions wait.
 
 use super::demote::Demotion;
 use super::tier::Tier;
@@ -39,8 +39,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-/// Maximum number of pending clears (K3).
+/// Maximum number of pending indexes (K3).
 const PENDING_MAX: usize = 256;
+/// Most that a clear adds: the objects and the parts of a table.
+const ADDED_MAX: usize = 2;
 /// Buckets walked through in one step, under one pin: less than 1 ms.
 const STEP_BUCKETS: usize = 1024;
 /// Pause after a round that counted nothing; it is doubled for each further one, up to 12.8 s.
@@ -61,8 +63,9 @@ pub struct Cleared {
     sets: RwLock<Vec<Arc<Set>>>,
 }
 
-/// The buckets that one clear left.
+/// The buckets that one clear left of one index.
 struct Set {
+    /// A table, or its parts.
     table: TableId,
     views: OldViews,
     walk: Mutex<Walk>,
@@ -108,7 +111,7 @@ impl Cleared {
 
     /// True if another clear may leave its buckets (K3).
     pub fn has_room(&self) -> bool {
-        self.left.load(Ordering::Acquire) < PENDING_MAX
+        self.left.load(Ordering::Acquire) + ADDED_MAX <= PENDING_MAX
     }
 
     fn count(&self, sets: &[Arc<Set>]) {
@@ -124,7 +127,7 @@ impl Cleared {
         self.progress.load(Ordering::Relaxed)
     }
 
-    /// Adds the buckets of a cleared table. The caller is alone in the store.
+    /// Adds the buckets of a cleared index. The caller is alone in the store.
     pub fn add(&self, table: TableId, views: OldViews) {
         let walk = Mutex::default();
         let mut sets = self.sets.write().expect("cleared tables");

@@ -7,7 +7,7 @@ use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_base::random::Random;
 use duramen_engine::flash::FlashOptions;
-use duramen_engine::{Error, LogOptions, MARK_BYTES, Options, Session, Store};
+use duramen_engine::{DirtyKey, Error, LogOptions, MARK_BYTES, Options, Session, Store};
 use duramen_format::entry::{self, Kind};
 use duramen_format::hash::KeyHasher;
 use std::collections::BTreeMap;
@@ -234,7 +234,8 @@ fn a_device_that_fails_in_the_midst_leaves_nothing_out() {
         for _ in 0..1000 {
             assert_ne!(export.step(1 << 20, &mut out), Ok(false));
         }
-        let keys = (0..KEYS).map(|n| (key(n).into(), 9)).collect::<Vec<_>>();
+        let keys = (0..KEYS).map(|n| DirtyKey::of_object(&key(n), 9));
+        let keys = keys.collect::<Vec<_>>();
         let failed = tiered.store.export_keys(TABLE, &keys, &mut out);
         assert_eq!(failed, Err(Error::FlashFailed));
         assert_eq!(tiered.store.purge(TABLE, RANGE), Err(Error::FlashFailed));

@@ -9,7 +9,7 @@ use crate::flash::device::{MIB, check_budget, key, value, wait_for};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::random::Random;
 use duramen_base::test_tier;
-use duramen_engine::{Error, SideLog, SidePlan};
+use duramen_engine::{DirtyKey, Error, SideLog, SidePlan};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -141,7 +141,8 @@ impl World {
 
     fn export_keys(&mut self) {
         let keys: Vec<u64> = (0..500).map(|_| self.random.below(KEYS)).collect();
-        let wanted: Vec<_> = keys.iter().map(|n| (key(*n).into(), 77)).collect();
+        let wanted = keys.iter().map(|n| DirtyKey::of_object(&key(*n), 77));
+        let wanted: Vec<_> = wanted.collect();
         let mut out = Vec::new();
         let store = &self.tiered.store;
         store.export_keys(TABLE, &wanted, &mut out).unwrap();
@@ -225,7 +226,7 @@ impl World {
 
     /// A walk beside a side log that is being filled.
     fn export_keys_of_nobody(&mut self) {
-        let key = (b"nobody"[..].into(), 5);
+        let key = DirtyKey::of_object(b"nobody", 5);
         let mut out = Vec::new();
         let exported = self.tiered.store.export_keys(TABLE, &[key], &mut out);
         assert!(exported.is_ok() && !out.is_empty());

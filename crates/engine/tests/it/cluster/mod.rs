@@ -4,11 +4,11 @@
 //! state after a crash. Beside each test is one with the rule broken on purpose, which must be
 //! detected.
 
-mod cold;
+pub(crate) mod cold;
 mod cold_model;
 mod cold_side;
 mod completion;
-mod dead_log;
+pub(crate) mod dead_log;
 mod purge;
 mod range;
 mod side;

@@ -7,7 +7,7 @@ use crate::flash::device::PATIENCE;
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::planted::{Bug, carry, has_bug, with_bug};
 use duramen_base::random::Random;
-use duramen_engine::{Error, MARK_BYTES, SidePlan, Store};
+use duramen_engine::{DirtyKey, Error, MARK_BYTES, SidePlan, Store};
 use duramen_format::hash::KeyHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -472,7 +472,7 @@ fn an_expiry_that_was_set_meanwhile_kills_what_was_sent() {
     // The same if it left the index before any thread looked: a tombstone of the marked version.
     out.clear();
     store
-        .export_keys(TABLE, &[(b"other"[..].into(), 7)], &mut out)
+        .export_keys(TABLE, &[DirtyKey::of_object(b"other", 7)], &mut out)
         .unwrap();
     let entry = duramen_format::entry::parse(&out).unwrap();
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use crate::durable::world::{TABLE, World};
 use duramen_base::ids::KeyRange;
-use duramen_engine::SidePlan;
+use duramen_engine::{DirtyKey, SidePlan};
 use std::collections::{BTreeMap, VecDeque};
 
 const STEP: usize = 64 << 10;
@@ -44,7 +44,8 @@ fn a_step_has_its_bytes_or_one_object_more() {
         count(&out, &mut shown);
         out.clear();
     }
-    let mut keys: VecDeque<_> = (0..KEYS).map(|n| (key(n).into_boxed_slice(), 1)).collect();
+    let keys = (0..KEYS).map(|n| DirtyKey::of_object(&key(n), 1));
+    let mut keys: VecDeque<DirtyKey> = keys.collect();
     while !keys.is_empty() {
         world
             .store
@@ -85,7 +86,8 @@ fn a_side_log_tells_what_is_dead_in_it() {
     let side = target.store.side_log(SidePlan::default());
     for version in 0..4 {
         write(&mut source, 0);
-        let (mut out, mut keys) = (Vec::new(), VecDeque::from([(key(0).into(), version)]));
+        let mut keys = VecDeque::from([DirtyKey::of_object(&key(0), version)]);
+        let mut out = Vec::new();
         let exported = source
             .store
             .export_some_keys(TABLE, &mut keys, STEP, &mut out);

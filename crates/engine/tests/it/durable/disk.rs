@@ -200,7 +200,7 @@ pub struct Recovered {
 /// Key with its table.
 pub type Name = (u32, Vec<u8>);
 
-/// The floor that this change gives a table.
+/// The floor that this change gives a table and its parts.
 fn floor_of(change: &TableChange) -> Option<(TableId, u64)> {
     match change {
         TableChange::Create { table, floor, .. }
@@ -233,7 +233,8 @@ pub fn replay(disk: &Disk) -> (BTreeMap<Name, Recovered>, u64) {
             let entry = entry::parse(&bytes[at..]).expect("whole entries");
             at += entry.padded_bytes;
             version_max = version_max.max(entry.version);
-            if entry.version < floors.get(&entry.table).copied().unwrap_or(0) {
+            let table = TableId(entry.table).whole();
+            if entry.version < floors.get(&table.0).copied().unwrap_or(0) {
                 continue;
             }
             let object = (entry.kind == Kind::Object).then(|| Recovered {

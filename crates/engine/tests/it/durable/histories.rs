@@ -2,6 +2,7 @@
 
 use crate::durable::disk::Name;
 use crate::durable::world::{State, TABLE, World};
+use duramen_base::ids::Home;
 use duramen_base::planted::{Bug, found_by, with_bug};
 use duramen_base::test_tier;
 use duramen_engine::{Condition, Decision, Error, TableId};
@@ -15,10 +16,17 @@ fn name(table: TableId, key: u64) -> Name {
     (table.0, format!("key-{key}").into_bytes())
 }
 
+fn part_name(table: TableId, key: u64) -> Name {
+    let part = Home::from_bytes([7; Home::BYTES]).key(key);
+    (table.parts().0, part.as_bytes().to_vec())
+}
+
 struct Run {
     world: World,
     other: TableId,
     keys: u64,
+    /// Every second name is that of a part.
+    has_parts: bool,
     left_bytes: usize,
 }
 
@@ -31,8 +39,18 @@ impl Run {
             world,
             other,
             keys,
+            has_parts: false,
             left_bytes: BYTES_MAX,
         }
+    }
+
+    fn with_parts(seed: u64) -> Run {
+        let mut run = Run::new(seed);
+        run.has_parts = true;
+        for table in [TABLE, run.other] {
+            run.world.sessions[0].pin().make_parts(table).unwrap();
+        }
+        run
     }
 
     fn any_name(&mut self) -> Name {
@@ -41,8 +59,11 @@ impl Run {
         } else {
             TABLE
         };
-        let keys = self.keys;
-        name(table, self.world.random.below(keys))
+        let key = self.world.random.below(self.keys);
+        match self.has_parts && key % 2 == 1 {
+            true => part_name(table, key),
+            false => name(table, key),
+        }
     }
 
     fn any_value(&mut self) -> Vec<u8> {
@@ -85,6 +106,7 @@ impl Run {
             let now_ms = self.world.clock.load(Ordering::Relaxed);
             now_ms + 1 + self.world.random.below(400)
         });
+        let expires_at_ms = expires_at_ms.filter(|_| !TableId(name.0).is_parts());
         let mut guard = self.world.sessions[session].pin();
         let hash = guard.hash(&name.1);
         let outcome = guard
@@ -244,7 +266,7 @@ impl Run {
         drop(guard);
         let mut group = Vec::new();
         for name in self.world.names() {
-            if name.0 == table.0 {
+            if TableId(name.0).whole() == table {
                 let place = self.world.push(&name, None);
                 group.push((name, place));
             }
@@ -287,8 +309,7 @@ impl Run {
 }
 
 /// Several runs, each ended by a crash and begun by a restart, with a cleaner at work.
-fn live_and_die(seed: u64) -> Result<u64, String> {
-    let mut run = Run::new(seed);
+fn live_and_die(mut run: Run) -> Result<u64, String> {
     run.keys = 40;
     let store = run.world.store.clone();
     run.world
@@ -318,7 +339,20 @@ fn lives_and_deaths_of_a_store_that_is_cleaned() {
     let mut swaps = 0;
     let seeds = test_tier::runs(10, 40);
     for seed in 0..seeds {
-        match live_and_die(seed) {
+        match live_and_die(Run::new(seed)) {
+            Ok(some) => swaps += some,
+            Err(wrong) => panic!("seed {seed}: {wrong}"),
+        }
+    }
+    assert!(swaps > 2 * seeds, "cleaned only {swaps} times");
+}
+
+#[test]
+fn lives_and_deaths_of_parts_that_are_cleaned() {
+    let mut swaps = 0;
+    let seeds = test_tier::runs(6, 40);
+    for seed in 0..seeds {
+        match live_and_die(Run::with_parts(seed)) {
             Ok(some) => swaps += some,
             Err(wrong) => panic!("seed {seed}: {wrong}"),
         }
@@ -327,7 +361,10 @@ fn lives_and_deaths_of_a_store_that_is_cleaned() {
 }
 
 fn run(seed: u64, steps: u64) -> Result<(), String> {
-    let mut run = Run::new(seed);
+    run_to_its_end(Run::new(seed), steps)
+}
+
+fn run_to_its_end(mut run: Run, steps: u64) -> Result<(), String> {
     for step in 0..steps {
         run.step();
         // The store runs on: checking the state after a supposed crash changes nothing.
@@ -349,6 +386,15 @@ fn run(seed: u64, steps: u64) -> Result<(), String> {
 fn what_was_promised_survives_every_crash() {
     for seed in 0..test_tier::runs(30, 120) {
         if let Err(wrong) = run(seed, 400) {
+            panic!("seed {seed}: {wrong}");
+        }
+    }
+}
+
+#[test]
+fn what_was_promised_of_parts_survives_every_crash() {
+    for seed in 0..test_tier::runs(15, 120) {
+        if let Err(wrong) = run_to_its_end(Run::with_parts(seed), 400) {
             panic!("seed {seed}: {wrong}");
         }
     }

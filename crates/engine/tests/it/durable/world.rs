@@ -390,6 +390,14 @@ impl World {
         consumer.lock().unwrap().disk = disk;
         self.sessions = (0..heads).map(|_| store.session().unwrap()).collect();
         (self.store, self.consumer) = (store, consumer);
+        for name in self
+            .histories
+            .keys()
+            .filter(|name| TableId(name.0).is_parts())
+        {
+            // Of this table none may have been loaded.
+            self.sessions[0].pin().make_parts(TableId(name.0)).unwrap();
+        }
         self.waiting.clear();
         self.groups.clear();
         let now_ms = self.clock.load(Ordering::Relaxed);

@@ -53,7 +53,7 @@ impl Source {
     }
 
     fn mark(&self, version: u64) {
-        self.marks.mark(TAG, KEY, 1, version);
+        self.marks.mark(TAG, (false, KEY), 1, version);
     }
 
     fn locked(&self, work: impl FnOnce()) {
@@ -63,8 +63,8 @@ impl Source {
 
     /// Looks the marked keys up, and sends the result.
     fn send_to(&self, copy: &mut Option<u64>) {
-        for (key, _) in self.marks.take().keys {
-            assert_eq!(&*key, KEY);
+        for dirty in self.marks.take().keys {
+            assert_eq!(&*dirty.key, KEY);
             *copy = self.look();
         }
     }
