@@ -25,7 +25,7 @@ impl Guard<'_> {
     /// # Panics
     /// If the guard is not exclusive.
     pub fn clear(&self, table: TableId) -> Result<(), Error> {
-        if self.seen.has_cleared(table) && self.pin.core().entries(table) == 0 {
+        if self.seen.has_cleared(table) && self.pin.core().actors.entries(table) == 0 {
             return Ok(()); // a second change would have no effect but its record
         }
         self.empty(table, |table, floor| TableChange::Clear { table, floor })
@@ -49,13 +49,17 @@ impl Guard<'_> {
         if !has_bug(Bug::ClearLeavesParts) {
             indexes.extend(core.tables.index(table.parts()).ok()); // table::T4
         }
-        let counters = &core.heads[0].counters;
-        let entries = core.entries(table);
+        let counters = &core.actors.heads()[0].counters;
+        let entries = core.actors.entries(table);
         // No other guard is inside, so the counters of any actor may be written (head::H1: no head
         // is in the middle of an append).
         let mut others = 0;
         core.tables.each(|id, _, _| {
-            others += if id == table { 0 } else { core.entries(id) };
+            others += if id == table {
+                0
+            } else {
+                core.actors.entries(id)
+            };
         });
         let later = others > 0 && entries > 0 && may_count_later(core, entries);
         if others == 0 {
@@ -67,8 +71,8 @@ impl Guard<'_> {
         }
         core.note_cleared(table);
         for id in indexes.iter().map(|index| index.table) {
-            counters.note_objects(id, -(core.objects(id) as i64));
-            counters.note_expiring(id, -(core.expiring(id) as i64));
+            counters.note_objects(id, -(core.actors.objects(id) as i64));
+            counters.note_expiring(id, -(core.actors.expiring(id) as i64));
         }
         // Every version ever given is below this floor, so versions of re-created keys still only
         // grow.
@@ -94,7 +98,7 @@ impl Guard<'_> {
 /// on flash only if they cannot be left for later (cleared::K2).
 fn kill_index(pin: &Pin<'_>, index: &Index) {
     let core = pin.core();
-    let counters = &core.heads[0].counters;
+    let counters = &core.actors.heads()[0].counters;
     let mut cold = BTreeSet::new();
     for partition in index.partitions() {
         let view = partition.view();
@@ -162,7 +166,7 @@ fn count_group(core: &Core, group: Range<usize>, counters: &Counters) {
 /// Counts all entries of all segments as dead.
 fn kill_everything(core: &Core, counters: &Counters) {
     // Tombstones are alive in their windows, but not in the sum.
-    counters.note_all_dead(core.live_bytes());
+    counters.note_all_dead(core.actors.live_bytes());
     for (window, segment) in core.space.segments.iter().enumerate() {
         if segment.is_in_log() {
             counters.note_moved(window, core.live_in(window as u32) as usize);

@@ -12,9 +12,9 @@ impl Store {
     /// Counters since the start and present gauges.
     pub fn stats(&self) -> Stats {
         let core = self.core();
-        let sum = |f: fn(&Counters) -> u64| core.actors().map(f).sum();
+        let sum = |figure: fn(&Counters) -> u64| core.actors.sum(figure);
         let segment_budget_bytes = core.segment_budget();
-        let live_bytes = core.live_bytes();
+        let live_bytes = core.actors.live_bytes();
         let (segments_open, segments_closed, retired) = core.census();
         let backed: usize = (0..core.space.nodes())
             .map(|node| core.space.waiting(node).1)
@@ -35,7 +35,7 @@ impl Store {
             segments_closed,
             segments_free: backed as u64 + retired,
             entries_expired: sum(|counters| counters.expired.load(Ordering::Relaxed)),
-            tombstone_bytes: core.tombstone_bytes(),
+            tombstone_bytes: core.actors.tombstone_bytes(),
             entries_evicted: sum(|counters| counters.evicted.load(Ordering::Relaxed)),
             cleaner: cleaner_stats(core),
             writer_stalls: sum(|counters| counters.stalls.load(Ordering::Relaxed)),
@@ -97,7 +97,7 @@ impl Store {
         core.tables.each_index(|id, index| {
             let (slots, _) = index.slots();
             report.index_slots += slots;
-            report.objects += core.objects(id);
+            report.objects += core.actors.objects(id);
             if id != TableId::DEFAULT {
                 report.overhead_bytes += index.overhead_bytes();
             }

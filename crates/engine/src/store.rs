@@ -179,7 +179,7 @@ impl Store {
     }
 
     pub(crate) fn next_head(&self) -> usize {
-        self.next_head.fetch_add(1, Ordering::Relaxed) % self.core.heads.len()
+        self.next_head.fetch_add(1, Ordering::Relaxed) % self.core.actors.heads().len()
     }
 
     /// The log, for the writer that makes it durable; `None` if the store is in memory alone.
@@ -379,7 +379,7 @@ impl Store {
             return;
         };
         let _noted = waits::note(Resource::Head, NOTHING);
-        for head in &self.core.heads {
+        for head in self.core.actors.heads() {
             let mut tail = head.tail.lock().expect("head");
             log.close_head(&self.core.space, head.number, &mut tail);
         }
@@ -429,7 +429,7 @@ impl Store {
             tables.push(TableInfo {
                 id,
                 name: name.to_owned(),
-                objects: self.core.objects(id),
+                objects: self.core.actors.objects(id),
             });
         });
         tables
@@ -439,7 +439,7 @@ impl Store {
     /// of a table: [`TableId::parts`] has those that live.
     pub fn objects(&self, table: TableId) -> u64 {
         if self.has_table(table.whole()) {
-            self.core.objects(table)
+            self.core.actors.objects(table)
         } else {
             0
         }
@@ -448,7 +448,7 @@ impl Store {
     /// Objects in a table that expire at some time.
     pub fn expiring_objects(&self, table: TableId) -> u64 {
         if self.has_table(table) {
-            self.core.expiring(table)
+            self.core.actors.expiring(table)
         } else {
             0
         }
@@ -536,7 +536,7 @@ impl Store {
             return;
         };
         let core = self.core();
-        for head in &core.heads {
+        for head in core.actors.heads() {
             let Ok(mut tail) = head.tail.try_lock() else {
                 continue;
             };
@@ -581,7 +581,10 @@ impl Store {
             });
             let _ = guard.order().take_position(); // no reply depends on it
             match removed {
-                Ok(_) if is_expired => self.core.as_guest(|counters| add(&counters.expired, 1)),
+                Ok(_) if is_expired => self
+                    .core
+                    .actors
+                    .as_guest(|counters| add(&counters.expired, 1)),
                 Ok(_) | Err(Error::NoSuchTable(_)) => {}
                 Err(Error::Damaged) => done = Err(Error::Damaged), // of this key alone
                 Err(error) => return Err(error),

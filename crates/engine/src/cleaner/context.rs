@@ -475,7 +475,7 @@ impl Context {
                 let candidate = Candidate::new(core, index, location, entry, unindexed);
                 *place = Some(candidate.with_source(source));
             } else {
-                core.count_cleared(&entry, location, &core.context_counters[self.number]);
+                core.count_cleared(&entry, location, core.actors.of_context(self.number));
             }
         }
         // All lookups come before the first move: so their cache misses overlap, which they would
@@ -546,7 +546,7 @@ impl Context {
         me: u16,
         departure: Departure,
     ) -> Option<()> {
-        let counters = &core.context_counters[self.number];
+        let counters = core.actors.of_context(self.number);
         let dropped = candidate.drop_from_index(core, counters, me);
         if dropped == Some(false) {
             self.postpone(candidate);
@@ -611,7 +611,7 @@ impl Context {
         slot: Slot,
         me: u16,
     ) -> Option<()> {
-        let counters = &core.context_counters[self.number];
+        let counters = core.actors.of_context(self.number);
         let bytes = candidate.entry.padded_bytes;
         let current = self.current.as_mut()?;
         let expires_at_ms = candidate.entry.expires_at_ms;
@@ -730,10 +730,13 @@ impl Context {
         // victim's live bytes.
         let current = self.current.as_mut()?;
         let live = core.live_in(current.window) as usize + SEGMENT_HEADER_BYTES + SEGLET_BYTES;
-        let window =
-            core.space
-                .acquire_partial(self.node, live, core.clock.now_ms(), core.log_time())?;
-        core.space.segments[window as usize].set_dead_base(core.dead_sum(window));
+        let window = core.space.acquire_partial(
+            self.node,
+            live,
+            core.clock.now_ms(),
+            core.actors.log_time(),
+        )?;
+        core.space.segments[window as usize].set_dead_base(core.actors.dead_in(window));
         self.survivor.roll(&core.space, window);
         current.compacting = true;
         add(&tally.compactions, 1);

@@ -61,7 +61,7 @@ impl CpuAffinity {
 
     fn look(&mut self, core: &Core) {
         self.busy.clear();
-        for (head, before) in core.heads.iter().zip(&mut self.appended) {
+        for (head, before) in core.actors.heads().iter().zip(&mut self.appended) {
             let appended = head.counters.appended();
             if std::mem::replace(before, appended) != appended
                 && let Some(processor) = head.processor.last()
@@ -114,8 +114,8 @@ mod tests {
                 .write(TableId::DEFAULT, hash, &key, &[1; 100], None)
                 .unwrap();
         }
-        core.heads[0].processor.note();
-        let writer = core.heads[0].processor.last().unwrap();
+        core.actors.heads()[0].processor.note();
+        let writer = core.actors.heads()[0].processor.last().unwrap();
         affinity.keep(core);
         let now = sched_getaffinity(None).unwrap();
         if affinity.busy.is_set(sched_getcpu()) {

@@ -65,7 +65,7 @@ pub fn expire_segment(
     me: u16,
 ) {
     let segment = &core.space.segments[window as usize];
-    let counters = &core.context_counters[number];
+    let counters = core.actors.of_context(number);
     let start = core.space.offset_of(window);
     let mut at = start + SEGMENT_HEADER_BYTES;
     let mut waiting = segment.waiting_expiry();

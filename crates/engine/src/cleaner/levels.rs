@@ -66,21 +66,13 @@ impl Core {
         Load {
             used_part: used as f64 / budget,
             live_part: self.live_in_memory() as f64 / budget,
-            tombstone_part: self.tombstone_bytes() as f64 / (budget + self.flash_used() as f64),
+            tombstone_part: self.actors.tombstone_bytes() as f64
+                / (budget + self.flash_used() as f64),
             disk_segments,
             disk_segments_max,
             compaction_is_dry: log.swaps().is_dry(),
             two_levels: log.options().two_levels,
         }
-    }
-
-    /// Bytes of tombstones in memory that no cleaner has dropped yet.
-    pub fn tombstone_bytes(&self) -> u64 {
-        let sum = self.actors().fold(0, |sum: u64, actor| {
-            sum.wrapping_add(actor.tombstones.load(Ordering::Relaxed))
-        });
-        // Sums of counters that change meanwhile may be slightly off, also below zero.
-        (sum as i64).max(0) as u64
     }
 }
 
@@ -265,7 +257,7 @@ impl Context {
         candidate: &Candidate<'_>,
         all_dead: bool,
     ) -> Option<()> {
-        let counters = &core.context_counters[self.number];
+        let counters = core.actors.of_context(self.number);
         core.count_cleared(&candidate.entry, candidate.location, counters); // cleared::K1
         let doubt = match all_dead {
             true => Doubt::None,
@@ -384,9 +376,9 @@ impl Context {
             // The rest of the budget is less than a window, but the victim's own length is enough
             // (V3).
             let bytes = core.space.segments[victim as usize].appended_bytes() as usize;
-            let (now_ms, tick) = (core.clock.now_ms(), core.log_time());
+            let (now_ms, tick) = (core.clock.now_ms(), core.actors.log_time());
             let window = core.space.acquire_partial(self.node, bytes, now_ms, tick)?;
-            core.space.segments[window as usize].set_dead_base(core.dead_sum(window));
+            core.space.segments[window as usize].set_dead_base(core.actors.dead_in(window));
             Some(window)
         })?;
         log.give_window(&core.space, window, segment, header_kind, 0);
@@ -445,7 +437,7 @@ impl Context {
 
     /// Keeps the part of a dead entry that is still needed (V2). `None`: no room.
     pub(super) fn bury(&mut self, core: &Core, log: &Log, candidate: &Candidate<'_>) -> Option<()> {
-        let counters = &core.context_counters[self.number];
+        let counters = core.actors.of_context(self.number);
         let entry = &candidate.entry;
         let from = core.space.window_of(candidate.location);
         if entry.kind == entry::Kind::Completion {
@@ -479,7 +471,7 @@ impl Context {
 
     /// Keeps a completion record as it is, or drops it. `None`: no room.
     fn keep_completion(&mut self, core: &Core, candidate: &Candidate<'_>) -> Option<()> {
-        let counters = &core.context_counters[self.number];
+        let counters = core.actors.of_context(self.number);
         let entry = &candidate.entry;
         let (from, bytes) = (core.space.window_of(candidate.location), entry.padded_bytes);
         if core.keeps_completion(entry) {

@@ -58,7 +58,8 @@ pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
             std::thread::Builder::new()
                 .name(format!("cleaner-{number}"))
                 .spawn(carry(move || {
-                    core.topology.stay_on(number % core.topology.nodes());
+                    let topology = core.actors.topology();
+                    topology.stay_on(number % topology.nodes());
                     Cleaner {
                         number,
                         housekept: Instant::now(),
@@ -66,7 +67,7 @@ pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
                         thorough: Thorough::default(),
                         waits_to_expire: false,
                         log_time: 0,
-                        cpu_affinity: CpuAffinity::new(core.heads.len()),
+                        cpu_affinity: CpuAffinity::new(core.actors.heads().len()),
                     }
                     .run(&core)
                 }))
@@ -128,7 +129,7 @@ impl Cleaner {
             }
             if !busy {
                 core.pacer.note_idle_look();
-                let now = core.log_time();
+                let now = core.actors.log_time();
                 let idle = std::mem::replace(&mut self.log_time, now) == now;
                 let long = idle && !self.waits_to_expire && !core.cleared.is_pending();
                 nap(core, if long { IDLE_NAP } else { NAP });

@@ -226,9 +226,9 @@ impl Core {
     fn footprint_windows(&self, node_share: f64) -> f64 {
         let window = self.space.segment_bytes() as f64;
         let hard = self.segment_budget().saturating_sub(self.promoted_bytes()) as f64 / window;
-        let slack = (2 * (self.heads.len() + self.contexts.len()) + 4) as f64;
+        let slack = (2 * (self.actors.heads().len() + self.contexts.len()) + 4) as f64;
         let wanted = if self.log.is_some() {
-            FOOTPRINT_WITH_LOG * (self.live_in_memory() + self.tombstone_bytes()) as f64
+            FOOTPRINT_WITH_LOG * (self.live_in_memory() + self.actors.tombstone_bytes()) as f64
         } else {
             FOOTPRINT * self.live_in_memory() as f64
         };
@@ -299,7 +299,7 @@ impl Core {
         self.is_cache()
             && (self.is_evicting_by_force()
                 || self.evicts_from_flash() && self.index_is_large()
-                || self.live_bytes() as f64 > CACHE_LIVE_PART * self.live_limit() as f64
+                || self.actors.live_bytes() as f64 > CACHE_LIVE_PART * self.live_limit() as f64
                     && !self.cleared.is_pending())
     }
 
@@ -672,7 +672,8 @@ impl Core {
     /// Decides whether to give memory back. Called by the first cleaner thread now and then.
     pub fn watch_live_size(&self) {
         let live = self.live_in_memory();
-        let slack = (4 + self.heads.len() + 2 * self.contexts.len()) * self.space.segment_bytes();
+        let slack =
+            (4 + self.actors.heads().len() + 2 * self.contexts.len()) * self.space.segment_bytes();
         let goal = live + live / 8 + slack as u64;
         // An effort that was begun is finished: its end does not depend on how much a step frees.
         let floor = live + live / 16 + (self.contexts.len() * self.space.segment_bytes()) as u64;
@@ -683,7 +684,7 @@ impl Core {
         self.pacer.watch_lowering(
             self.space.budget.is_above_limit(),
             self.space.budget.used(),
-            self.log_time(),
+            self.actors.log_time(),
         );
         let shrinking = self.pacer.shrinker.lock().expect("shrinker").look(Look {
             live,
@@ -691,7 +692,7 @@ impl Core {
             goal,
             floor,
             calm,
-            log_time: self.log_time(),
+            log_time: self.actors.log_time(),
         });
         self.pacer
             .shrinking

@@ -77,7 +77,7 @@ fn select_emptier(
     most: f64,
     fruitless: &mut Fruitless,
 ) -> Vec<u32> {
-    let now = core.log_time();
+    let now = core.actors.log_time();
     let now_ms = core.believed_ms(); // core::doubt::DC3
     let segment_bytes = core.space.segment_bytes() as u64;
     let mut candidates: Vec<(f64, u32)> = Vec::new();
@@ -257,7 +257,7 @@ pub fn select_disk(
     oldest_first: bool,
     rounds: &mut Rounds,
 ) -> Vec<u32> {
-    let (now, now_ms) = (core.log_time(), core.believed_ms());
+    let (now, now_ms) = (core.actors.log_time(), core.believed_ms());
     let segment_bytes = core.space.segment_bytes() as u64;
     let mut candidates: Vec<DiskCandidate> = Vec::new();
     for window in settled_windows(core, log, node) {

@@ -1,6 +1,7 @@
 //! The data that sessions and cleaners share: space, heads, indexes, epochs, and the sums over
 //! them.
 
+pub mod actors;
 pub mod cleaning;
 pub mod damage;
 pub mod departures;
@@ -13,25 +14,24 @@ pub mod watches;
 pub mod workers;
 pub mod writes;
 
-use crate::counters::Counters;
 use crate::epoch::{Epochs, SESSIONS_MAX, SlotId, VISITORS};
 use crate::exclusive::Exclusive;
-use crate::head::{Head, Processor};
 use crate::index::arena::Arena;
 use crate::index::{Index, Partition, Resources};
 use crate::log::{Log, Swaps};
 use crate::space::Purpose;
 use crate::space::segment::State;
-use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space, segment_bytes_of};
+use crate::space::{SEGMENT_HEADER_BYTES, Space, segment_bytes_of};
 use crate::table::Tables;
 use crate::topology::Topology;
 use crate::{Clock, Completions, Error, Mode, Options, TableId};
+use actors::Actors;
 use cleaning::{Context, Pacer, Tally};
 use damage::Damages;
 use departures::Departures;
 use doubt::Doubt;
 use duramen_base::limits::STORE_BYTES_MIN;
-use duramen_base::sync::{Mutex, fence};
+use duramen_base::sync::Mutex;
 use duramen_base::ticks::Ticks;
 use duramen_base::units::MIB;
 use duramen_base::waits::{LongWait, NOTHING, Resource};
@@ -44,11 +44,6 @@ use watches::Watches;
 use workers::{Workers, open_segments};
 use writes::Writes;
 
-/// Maximum reads of the counters that hope for no writer in between; after them a sum is taken that
-/// may be too low.
-const LIVE_LOOKS_MAX: u32 = 8;
-/// Number of threads that can replay into side logs without waiting for each other's counters.
-const GUESTS_MAX: usize = 8;
 /// A store whose live data may take less than its memory divided by this is refused.
 const LIVE_PART_MIN: u64 = 8;
 /// Live data above this part of the segments' budget are refused (store mode): the cleaner needs
@@ -61,20 +56,15 @@ pub struct Core {
     pub clock: Clock,
     pub doubt: Doubt,
     pub hasher: KeyHasher,
-    pub topology: Topology,
     pub space: Space,
     /// The windows whose bytes are on flash; `None`: all are in memory.
     pub tier: Option<Box<Tier>>,
     pub arena: Arena,
     pub epochs: Epochs,
     pub tables: Tables,
-    pub heads: Box<[Head]>,
+    pub actors: Actors,
     /// One per cleaner thread, then those that helping writers share.
     pub contexts: Box<[Mutex<Context>]>,
-    /// Counters of the contexts, outside their locks.
-    pub context_counters: Box<[Counters]>,
-    /// Counters for changes of the store without a head and without cleaning: side logs and purges.
-    guests: Box<[Guest]>,
     pub tallies: Box<[Tally]>,
     /// Contexts before this one belong to cleaner threads.
     cleaners: usize,
@@ -99,12 +89,6 @@ pub struct Core {
     /// No version that is given in this run is lower (load::R11). Set before sessions are used, so
     /// Relaxed.
     load_floor: AtomicU64,
-}
-
-/// Counters that belong to the holder of their lock.
-struct Guest {
-    owner: Mutex<()>,
-    counters: Counters,
 }
 
 /// Wakes the cleaner threads.
@@ -140,29 +124,6 @@ fn checked_budget(options: &Options) -> Result<u64, Error> {
     Ok(bytes)
 }
 
-fn make_heads(count: usize, windows: usize, topology: &Topology) -> Box<[Head]> {
-    let heads = (0..count).map(|n| Head {
-        number: n,
-        counters: Counters::new(windows),
-        tail: Mutex::default(),
-        node: topology.node_of(n),
-        processor: Processor::default(),
-    });
-    heads.collect()
-}
-
-fn make_guests(has_log: bool, heads: usize, windows: usize) -> Box<[Guest]> {
-    let count = match has_log {
-        true => heads.clamp(2, GUESTS_MAX),
-        false => 1,
-    };
-    let guests = (0..count).map(|_| Guest {
-        owner: Mutex::default(),
-        counters: Counters::new(windows),
-    });
-    guests.collect()
-}
-
 impl Core {
     pub fn new(options: &Options, topology: &Topology) -> Result<Core, Error> {
         let memory_bytes = checked_budget(options)?;
@@ -195,11 +156,8 @@ impl Core {
             doubt: Doubt::default(),
             hasher: KeyHasher::new(options.hash_seed.unwrap_or_else(random_seed)),
             arena: Arena::new(options.memory_bytes_max() / 2, options.huge_pages, topology)?,
-            topology: topology.clone(),
             tables: Tables::new(),
-            heads: make_heads(heads, windows, topology),
-            context_counters: contexts.iter().map(|_| Counters::new(windows)).collect(),
-            guests: make_guests(log.is_some(), heads, windows),
+            actors: Actors::new((heads, contexts.len()), log.is_some(), windows, topology),
             tallies: contexts.iter().map(|_| Tally::default()).collect(),
             contexts,
             cleaners,
@@ -266,54 +224,6 @@ impl Core {
         let _ = partition.resize(0, me, self.resources());
     }
 
-    /// Counters of all actors that append: heads and guests.
-    fn appenders(&self) -> impl Iterator<Item = &Counters> {
-        let guests = self.guests.iter().map(|guest| &guest.counters);
-        self.heads.iter().map(|head| &head.counters).chain(guests)
-    }
-
-    /// Counters of all actors: those that append, then cleaning contexts.
-    pub fn actors(&self) -> impl Iterator<Item = &Counters> {
-        self.appenders().chain(&self.context_counters)
-    }
-
-    /// The head that a session of head `number` appends to now: one of the node on which its thread
-    /// runs, and the node's first one while memory is scarce (space::S5).
-    #[inline(always)]
-    pub fn head_in_use(&self, number: usize) -> &Head {
-        let own = &self.heads[number];
-        let node = self.topology.local().unwrap_or(own.node);
-        if node == own.node && !self.space.is_scarce() {
-            return own;
-        }
-        self.head_on(node, number).unwrap_or(own)
-    }
-
-    #[cold]
-    fn head_on(&self, node: usize, number: usize) -> Option<&Head> {
-        let heads = || self.heads.iter().filter(|head| head.node == node);
-        let number = if self.space.is_scarce() { 0 } else { number };
-        heads().nth(number % heads().count().max(1))
-    }
-
-    /// Calls `work` with counters that no other thread uses meanwhile. `work` must not wait for
-    /// another thread.
-    pub fn as_guest<T>(&self, work: impl FnOnce(&Counters) -> T) -> T {
-        for guest in &self.guests {
-            if let Ok(_owner) = guest.owner.try_lock() {
-                return work(&guest.counters);
-            }
-        }
-        let guest = &self.guests[0];
-        let _owner = guest.owner.lock().expect("a guest's counters");
-        work(&guest.counters)
-    }
-
-    /// Bytes appended by writers since the start: log time.
-    pub fn log_time(&self) -> u64 {
-        self.appenders().map(Counters::appended).sum()
-    }
-
     /// True if the window is part of a side log that has not become part of the log yet.
     pub fn is_held(&self, window: u32) -> bool {
         self.log
@@ -331,39 +241,16 @@ impl Core {
         }
     }
 
-    /// Padded bytes of live entries.
-    pub fn live_bytes(&self) -> u64 {
-        let mut appended_before = self.log_time();
-        for _ in 0..LIVE_LOOKS_MAX {
-            // Dead first: an entry counted as dead has been counted as appended before, so the
-            // difference is not negative.
-            let dead: u64 = self.actors().map(Counters::dead).sum();
-            fence(duramen_base::sync::Ordering::Acquire);
-            let appended = self.log_time();
-            // If this thread lost its core between the two sums, entries that were overwritten
-            // meanwhile would count as alive.
-            if appended - appended_before <= SEGLET_BYTES as u64 {
-                return appended.saturating_sub(dead);
-            }
-            appended_before = appended;
-        }
-        let dead: u64 = self.actors().map(Counters::dead).sum();
-        appended_before.saturating_sub(dead)
-    }
-
     /// Padded bytes of live entries in a window.
     pub fn live_in(&self, window: u32) -> u64 {
         let segment = &self.space.segments[window as usize];
         let appended =
             u64::from(segment.appended_bytes()).saturating_sub(SEGMENT_HEADER_BYTES as u64);
-        let dead = self.dead_sum(window).wrapping_sub(segment.dead_base());
+        let dead = self
+            .actors
+            .dead_in(window)
+            .wrapping_sub(segment.dead_base());
         appended.saturating_sub(dead)
-    }
-
-    pub fn dead_sum(&self, window: u32) -> u64 {
-        self.actors()
-            .map(|actor| actor.dead_in(window as usize))
-            .fold(0, u64::wrapping_add)
     }
 
     /// Bytes of the budget that segments can take.
@@ -394,11 +281,15 @@ impl Core {
     /// Bytes of the windows that heads, survivors and their reserves leave empty.
     fn open_bytes(&self) -> u64 {
         let for_tombstones = if self.log.is_some() {
-            self.heads.len()
+            self.actors.heads().len()
         } else {
             self.space.nodes()
         };
-        let open = open_segments(self.heads.len(), self.contexts.len(), for_tombstones);
+        let open = open_segments(
+            self.actors.heads().len(),
+            self.contexts.len(),
+            for_tombstones,
+        );
         (open * self.space.segment_bytes()) as u64
     }
 
@@ -424,7 +315,7 @@ impl Core {
 
     /// As [`is_full`](Self::is_full), with another limit.
     pub fn has_more_than(&self, limit: u64) -> bool {
-        let live = self.live_bytes();
+        let live = self.actors.live_bytes();
         if live <= limit || self.cleared.is_pending() {
             return false;
         }
@@ -443,13 +334,12 @@ impl Core {
 
     /// Bytes that have died since the start, or have expired.
     pub fn died_bytes(&self) -> u64 {
-        let dead: u64 = self.actors().map(Counters::dead).sum();
-        dead + self.expired_bytes()
+        self.actors.dead_bytes() + self.expired_bytes()
     }
 
     pub fn out_of_memory(&self) -> Error {
         Error::OutOfMemory {
-            live_bytes: self.live_bytes(),
+            live_bytes: self.actors.live_bytes(),
             limit_bytes: self.live_limit(),
         }
     }
@@ -485,9 +375,8 @@ impl Core {
     /// The largest object version that any write has given so far, or may have given before a
     /// restart.
     pub fn version_max(&self) -> u64 {
-        let given = self.actors().map(Counters::version_max).max().unwrap_or(0);
         let before = self.log.as_ref().map_or(0, |log| log.version_floor());
-        given.max(before.saturating_sub(1))
+        self.actors.version_max().max(before.saturating_sub(1))
     }
 
     /// The version of an object that replaces one of this version.
@@ -501,25 +390,6 @@ impl Core {
         self.load_floor.store(version, Ordering::Relaxed);
     }
 
-    pub fn expiring(&self, table: TableId) -> u64 {
-        self.actors()
-            .map(|actor| actor.expiring(table))
-            .sum::<i64>()
-            .max(0) as u64
-    }
-
-    pub fn objects(&self, table: TableId) -> u64 {
-        self.actors()
-            .map(|actor| actor.objects(table))
-            .sum::<i64>()
-            .max(0) as u64
-    }
-
-    /// Objects of a table, and parts.
-    pub fn entries(&self, table: TableId) -> u64 {
-        self.objects(table) + self.objects(table.parts())
-    }
-
     /// Memory of the structures that exist from the start, of marks, and of the tracker.
     pub fn overhead_bytes(&self) -> u64 {
         let tracker = self.completion_bytes.load(Ordering::Relaxed);
@@ -527,12 +397,11 @@ impl Core {
     }
 
     fn sum_overhead(&self) -> u64 {
-        let counters: u64 = self.actors().map(Counters::bytes).sum();
         self.space.overhead_bytes()
             + self.tier.as_ref().map_or(0, |tier| tier.overhead_bytes())
             + self.log.as_ref().map_or(0, |log| log.overhead_bytes())
             + self.epochs.bytes()
-            + counters
+            + self.actors.overhead_bytes()
             + (TableId::INDEX_PLACES * 8) as u64
     }
 
@@ -593,7 +462,7 @@ impl Core {
         if !swaps.is_none_or(has_room) {
             return None;
         }
-        let window = acquire(self.clock.now_ms(), self.log_time());
+        let window = acquire(self.clock.now_ms(), self.actors.log_time());
         if window.is_none() && is_for_head {
             swaps.inspect(|swaps| swaps.give_back_room());
         }
@@ -618,7 +487,7 @@ impl Core {
     }
 
     fn begin_counting(&self, window: u32) {
-        self.space.segments[window as usize].set_dead_base(self.dead_sum(window));
+        self.space.segments[window as usize].set_dead_base(self.actors.dead_in(window));
     }
 
     /// True while segments of a log are being loaded.

@@ -63,7 +63,7 @@ impl Core {
         if bytes < minimum {
             return Err(Error::BudgetTooSmall { bytes, minimum });
         }
-        let live_bytes = self.live_bytes();
+        let live_bytes = self.actors.live_bytes();
         let alive = live_bytes.saturating_sub(self.expired_bytes());
         if !self.is_cache() && alive > room(bytes) + self.flash_capacity() {
             if self.cleared.is_pending() {

@@ -372,7 +372,8 @@ impl Loader {
     /// True if the next segment's objects are evicted (R8).
     fn evicts(&self) -> bool {
         let core = self.core();
-        core.is_cache() && core.live_bytes() as f64 >= self.kept_part * core.live_limit() as f64
+        core.is_cache()
+            && core.actors.live_bytes() as f64 >= self.kept_part * core.live_limit() as f64
     }
 
     /// Adopts one segment of `length` bytes, which `fill` writes to the memory it is given. Best
@@ -462,7 +463,7 @@ impl Loader {
         info.set_appended(length);
         info.note_gone_expiry(last_expiry_ms);
         core.space.cut_tail(window);
-        info.set_dead_base(core.dead_sum(window));
+        info.set_dead_base(core.actors.dead_in(window));
         info.set_opened(core.clock.now_ms(), rank * capacity as u64);
         self.log().adopt_window(window, segment);
         if segment.0 >= self.kept_from || self.kept.contains(&segment.0) {
@@ -686,7 +687,11 @@ impl Loader {
         self.log().raise_version_floor(version_max + 1);
         let floor = core.version_max();
         core.tables.each_index(|id, index| {
-            objects += if id.is_parts() { 0 } else { core.objects(id) };
+            objects += if id.is_parts() {
+                0
+            } else {
+                core.actors.objects(id)
+            };
             let partitions = index.partitions().iter();
             partitions.for_each(|partition| partition.raise_floor(floor)); // index::X3
         });

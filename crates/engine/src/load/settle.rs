@@ -202,7 +202,8 @@ impl Loader {
         for arrival in group.iter().flatten() {
             arrival.prefetch_rival(core);
         }
-        let head = &core.heads[visitor.slot.0 % core.heads.len()];
+        let heads = core.actors.heads();
+        let head = &heads[visitor.slot.0 % heads.len()];
         let _owner = head.tail.lock().expect("head"); // its counters are ours meanwhile
         let counters = &head.counters;
         let mut version_max = 0;

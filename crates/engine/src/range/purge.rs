@@ -143,7 +143,7 @@ impl Purge {
         core.enter(visitor.slot);
         let index = core.tables.index(self.table);
         let more = index.and_then(|index| {
-            core.as_guest(|counters| {
+            core.actors.as_guest(|counters| {
                 if self.passes_cold(core, counters, visitor.me())? {
                     self.some(core, index, counters, &visitor);
                 }

@@ -357,7 +357,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn range_statistics(self: &Arc<Self>, table: TableId) -> Result<RangeStatistics, Error> {
-        let every = (self.core().entries(table) / SAMPLES).max(1);
+        let every = (self.core().actors.entries(table) / SAMPLES).max(1);
         let mut sample = Sample {
             parts: vec![RangePart::default(); RANGE_PARTS],
             every,
@@ -394,8 +394,11 @@ impl Store {
         let each = sample.every as f64 * sample.colds as f64;
         if read == 0 {
             let tables = self.tables();
-            let entries: u64 = tables.iter().map(|table| core.entries(table.id)).sum();
-            let bytes = core.live_bytes() as f64 / entries.max(1) as f64;
+            let entries: u64 = tables
+                .iter()
+                .map(|table| core.actors.entries(table.id))
+                .sum();
+            let bytes = core.actors.live_bytes() as f64 / entries.max(1) as f64;
             for part in &mut sample.parts {
                 part.entries += (each / RANGE_PARTS as f64) as u64;
                 part.bytes += (bytes * each / RANGE_PARTS as f64) as u64;

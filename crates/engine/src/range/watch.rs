@@ -128,7 +128,7 @@ impl Store {
         // A transaction that waits for memory takes fresh stamps (transaction::T5), but keeps its
         // head.
         let _noted = waits::note(Resource::Head, NOTHING);
-        for head in &core.heads {
+        for head in core.actors.heads() {
             drop(head.tail.lock().expect("head"));
         }
     }

@@ -141,7 +141,7 @@ impl<'s> Appender<'s> {
         }
         if chosen != own {
             seen.keep_own();
-            self.go_to(&pin.core().heads[usize::from(chosen)]);
+            self.go_to(&pin.core().actors.heads()[usize::from(chosen)]);
         }
         Ok(())
     }
@@ -302,7 +302,7 @@ pub(crate) fn settle_alone(core: &Core, own: u16) -> Result<(), Error> {
     let Some(log) = core.log.as_deref() else {
         return Ok(());
     };
-    let (heads, appended) = (core.heads.len(), log.appended());
+    let (heads, appended) = (core.actors.heads().len(), log.appended());
     let others = appended
         .ends()
         .filter(|(stream, _)| *stream != own && usize::from(*stream) < heads);

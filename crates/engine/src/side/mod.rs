@@ -252,7 +252,7 @@ impl Store {
             self.close_heads();
         }
         let core = self.core();
-        for head in &core.heads {
+        for head in core.actors.heads() {
             let Ok(mut tail) = head.tail.try_lock() else {
                 continue;
             };
@@ -270,7 +270,7 @@ impl Store {
         let log = self.log().expect("a store with a log");
         let core = self.core();
         let _noted = waits::note(Resource::Head, NOTHING);
-        for head in &core.heads {
+        for head in core.actors.heads() {
             let mut tail = head.tail.lock().expect("head");
             let window = tail.window();
             if window.is_some_and(|window| log.segment_of(window as usize) < position) {
@@ -516,7 +516,7 @@ impl SideLog {
         while at < end {
             core.enter(visitor.slot);
             let mut looked = 0;
-            core.as_guest(|counters| {
+            core.actors.as_guest(|counters| {
                 while at < end && looked < ABORT_GROUP {
                     let location = Space::location(at);
                     // SAFETY: a held window has whole entries from its header to `appended`, and no
@@ -553,7 +553,7 @@ impl SideLog {
         let visitor = Visitor::wait(core);
         while !image.is_over() {
             core.enter(visitor.slot);
-            let taken = core.as_guest(|counters| {
+            let taken = core.actors.as_guest(|counters| {
                 image.each(core, ABORT_GROUP, |location, entry| {
                     take_back(&visitor, counters, location, entry)
                 })
@@ -578,7 +578,7 @@ impl SideLog {
                 let visitor = Visitor::wait(core);
                 core.enter(visitor.slot);
                 is_over = core.tables.index(table).map_or(true, |index| {
-                    core.as_guest(|counters| {
+                    core.actors.as_guest(|counters| {
                         for _ in 0..ABORT_GROUP {
                             let Some((view, bucket)) = (!place.is_end(index))
                                 .then(|| place.bucket(index, &core.space))
@@ -601,7 +601,7 @@ impl SideLog {
                 core.epochs.unpin(visitor.slot);
             }
         }
-        core.as_guest(|counters| {
+        core.actors.as_guest(|counters| {
             for window in windows {
                 counters.note_dead(*window as usize, core.live_in(*window) as usize);
             }

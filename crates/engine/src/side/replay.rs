@@ -311,7 +311,7 @@ impl Replay<'_> {
                 crate::index::prefetch::prefetch(core.space.at(location));
             }
         }
-        let settled = core.as_guest(|counters| {
+        let settled = core.actors.as_guest(|counters| {
             for (n, arrival) in arrivals.iter().take(group.len()).enumerate() {
                 if let Some(arrival) = arrival
                     && let Some(need) = self.settle(counters, n, arrival)
@@ -627,7 +627,8 @@ impl Replay<'_> {
     fn open_segment(&mut self) -> Result<(), Error> {
         let (core, log) = (self.core, self.log);
         close(core, log, &mut self.tail);
-        let helper = &core.heads[self.visitor.slot.0 % core.heads.len()];
+        let heads = core.actors.heads();
+        let helper = &heads[self.visitor.slot.0 % heads.len()];
         let window = loop {
             log.check_writable()?;
             core.take_back_released();
@@ -652,7 +653,8 @@ impl Replay<'_> {
     fn find_index_memory(&mut self, attempts: &mut u32) -> Result<(), Error> {
         let core = self.core;
         *attempts += 1;
-        let helper = &core.heads[self.visitor.slot.0 % core.heads.len()];
+        let heads = core.actors.heads();
+        let helper = &heads[self.visitor.slot.0 % heads.len()];
         let press = |demotion: Demotion<'_>| demotion.press_and_wait(helper.node);
         let patience = match core.demotion().is_some_and(press) {
             true => INDEX_ATTEMPTS_FLASH,

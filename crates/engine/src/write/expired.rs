@@ -32,7 +32,7 @@ impl Pin<'_> {
             return;
         }
         let candidate = Candidate::new(core, index, location, entry, false);
-        let dropped = core.as_guest(|counters| {
+        let dropped = core.actors.as_guest(|counters| {
             let dropped = candidate.drop_from_index(core, counters, self.me());
             add(&counters.expired, u64::from(dropped == Some(true)));
             dropped

@@ -72,7 +72,9 @@ fn parts_are_no_objects_of_their_table() {
     assert_eq!((store.objects(TABLE), store.objects(PARTS)), (101, 100));
     let (mut shown, mut cursor) = (0, Some(0));
     while let Some(at) = cursor {
-        let scanned = guard.walk().scan_range(TABLE, &KeyRange::ALL, at, 10, |_| shown += 1);
+        let scanned = guard
+            .walk()
+            .scan_range(TABLE, &KeyRange::ALL, at, 10, |_| shown += 1);
         cursor = scanned.unwrap();
     }
     assert_eq!(shown, 101);

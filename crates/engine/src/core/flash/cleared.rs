@@ -202,7 +202,7 @@ impl Core {
     /// True if the pending entries delay more work than reading the device for them does.
     fn cleared_is_urgent(&self, tier: &Tier) -> bool {
         tier.is_short()
-            || self.live_bytes() > self.live_limit()
+            || self.actors.live_bytes() > self.live_limit()
             || self.index_is_large() // a part of the index is held by pending entries
             || tier.pressure.others_come_first(self.clock.now_ms())
     }
@@ -257,7 +257,7 @@ impl Context {
     /// Some buckets: counts entries in memory, and notes the windows of others. Pinned.
     fn walk_cleared(&self, core: &Core, tier: Option<&Tier>, set: &Set, walk: &mut Walk) {
         let stamp = core.epochs.stamp_of(self.slot());
-        let counters = &core.context_counters[self.number()];
+        let counters = core.actors.of_context(self.number());
         for _ in 0..STEP_BUCKETS {
             if walk.partition >= set.views.len() {
                 return;
@@ -328,7 +328,7 @@ impl Context {
         let start = core.space.offset_of(window);
         let end = start + core.space.segments[window as usize].appended_bytes() as usize;
         let mut at = start + crate::space::SEGMENT_HEADER_BYTES;
-        let counters = &core.context_counters[self.number()];
+        let counters = core.actors.of_context(self.number());
         while at < end {
             if !self.enter(core) {
                 return false; // the rest is met again

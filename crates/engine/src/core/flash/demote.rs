@@ -63,7 +63,7 @@ impl Core {
     /// Approximate live bytes of entries whose segments are in memory.
     pub fn live_in_memory(&self) -> u64 {
         let cold = self.tier.as_ref().map_or(0, |tier| tier.live_bytes());
-        self.live_bytes().saturating_sub(cold)
+        self.actors.live_bytes().saturating_sub(cold)
     }
 
     /// Memory of promoted copies, in bytes.
@@ -224,7 +224,7 @@ impl Demotion<'_> {
     fn room_for_promoted(self) -> u64 {
         let Demotion { core, tier } = self;
         let all = core.segment_budget() / core.space.segment_bytes() as u64;
-        let open = core.heads.len() + 2 * core.contexts.len() + SPARE_WINDOWS;
+        let open = core.actors.heads().len() + 2 * core.contexts.len() + SPARE_WINDOWS;
         let room = all.saturating_sub(open as u64 + all / 32);
         if tier.has_room(false) {
             room
@@ -249,7 +249,7 @@ impl Demotion<'_> {
         let wants = hollow && !tier.has_failed(); // else no slot is needed any more
         tier.background_reads.note_hollow(wants);
         tier.promoted
-            .weigh(self.room_for_promoted(), core.log_time());
+            .weigh(self.room_for_promoted(), core.actors.log_time());
     }
 
     /// True if live entries fill memory, not dead ones: then cleaning does not help. `survivors`:
