@@ -557,7 +557,8 @@ impl Store {
     /// # Errors
     /// As [`Guard::remove`](crate::Guard::remove); the keys are found again later.
     pub fn remove_doubted(self: &Arc<Self>) -> Result<bool, Error> {
-        let keys = self.core.take_doubted();
+        let core = self.core();
+        let keys = core.clock.take_doubted(core.log.as_deref(), &core.space);
         if keys.is_empty() {
             return Ok(false);
         }

@@ -617,7 +617,7 @@ impl Context {
         let expires_at_ms = candidate.entry.expires_at_ms;
         // While segments are being loaded, an expired object still keeps older ones away.
         let may_expire = expires_at_ms != 0 && !core.is_loading();
-        if may_expire && core.may_forget(&candidate.entry) {
+        if may_expire && core.clock.may_forget(&candidate.entry) {
             return self.drop_entry(core, candidate, me, Departure::Expired);
         }
         let evict = current.evict;

@@ -70,7 +70,7 @@ pub fn expire_segment(
     let mut at = start + SEGMENT_HEADER_BYTES;
     let mut waiting = segment.waiting_expiry();
     let mut expiries = Expiries::new(core.clock.now_ms());
-    let believed_ms = core.believed_ms();
+    let believed_ms = core.clock.believed_ms();
     let incarnation = segment.incarnation();
     // There is damage: lengths that are not verified lead astray.
     let mut verifies_all = false;
@@ -141,7 +141,7 @@ fn drop_expired(
     let (table, key) = (TableId(candidate.entry.table), candidate.entry.key);
     if !is_expired(candidate.entry.expires_at_ms, believed_ms) {
         candidate.find()?;
-        core.note_doubted(table, key);
+        core.clock.note_doubted(table, key);
         return Some(false);
     }
     let dropped = candidate.drop_from_index(core, counters, me);

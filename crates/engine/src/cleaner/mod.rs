@@ -184,7 +184,7 @@ impl Cleaner {
     }
 
     fn keep_house(&mut self, core: &Core) {
-        core.watch_clock();
+        core.clock.watch(core.log.as_deref(), &core.space);
         core.watch_flash();
         core.watch_live_size();
         core.space.tend_scarcity();

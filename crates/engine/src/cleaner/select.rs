@@ -78,7 +78,7 @@ fn select_emptier(
     fruitless: &mut Fruitless,
 ) -> Vec<u32> {
     let now = core.actors.log_time();
-    let now_ms = core.believed_ms(); // core::doubt::DC3
+    let now_ms = core.clock.believed_ms(); // core::doubt::DC3
     let segment_bytes = core.space.segment_bytes() as u64;
     let mut candidates: Vec<(f64, u32)> = Vec::new();
     let mut with_dead: Vec<(f64, u32)> = Vec::new();
@@ -221,7 +221,7 @@ fn settled_windows(core: &Core, log: &Log, node: usize) -> Vec<u32> {
 
 /// Claims segments to compact: those that free the most bytes per copied byte.
 pub fn select_memory(core: &Core, log: &Log, node: usize) -> Vec<u32> {
-    let now_ms = core.believed_ms();
+    let now_ms = core.clock.believed_ms();
     let mut total = 0;
     let mut candidates: Vec<(f64, u32)> = Vec::new();
     // A segment on flash takes no memory, and a whole slot, however short it is.
@@ -257,7 +257,7 @@ pub fn select_disk(
     oldest_first: bool,
     rounds: &mut Rounds,
 ) -> Vec<u32> {
-    let (now, now_ms) = (core.actors.log_time(), core.believed_ms());
+    let (now, now_ms) = (core.actors.log_time(), core.clock.believed_ms());
     let segment_bytes = core.space.segment_bytes() as u64;
     let mut candidates: Vec<DiskCandidate> = Vec::new();
     for window in settled_windows(core, log, node) {
@@ -395,7 +395,7 @@ fn select_to_merge(core: &Core, log: &Log, node: usize, room: u64) -> Vec<u32> {
     if log.swaps().has_room(Purpose::Head) {
         return Vec::new();
     }
-    let now_ms = core.believed_ms();
+    let now_ms = core.clock.believed_ms();
     let mut candidates: Vec<Mergeable> = settled_windows(core, log, node)
         .into_iter()
         .map(|window| Mergeable {

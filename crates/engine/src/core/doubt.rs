@@ -20,8 +20,8 @@
 //! - DC2: keys that wait for their tombstones are bounded in number and bytes. The expiry pass
 //!   finds the others again.
 
-use super::Core;
-use crate::space::Purpose;
+use crate::log::Log;
+use crate::space::{Purpose, Space};
 use crate::{Clock, TableId};
 use duramen_base::expiry::is_expired;
 use duramen_base::planted::{Bug, has_bug};
@@ -50,9 +50,11 @@ struct Anchor {
     wall_ms: u64,
 }
 
-/// The part of the wall clock that is believed, and the keys that wait for tombstones.
-#[derive(Default)]
-pub struct Doubt {
+/// The clock of a store, the part of it that is believed, and the keys that wait for tombstones.
+pub struct DoubtedClock {
+    clock: Clock,
+    /// Whether the wall clock is doubted at all: the store has a log that needs it.
+    is_doubted: bool,
     anchor: Mutex<Option<Anchor>>,
     /// The wall clock was set back, and that is not announced yet (DC4).
     was_set_back: AtomicBool,
@@ -96,25 +98,37 @@ impl Anchor {
     }
 }
 
-impl Core {
+impl DoubtedClock {
+    pub fn new(clock: Clock, is_doubted: bool) -> DoubtedClock {
+        DoubtedClock {
+            clock,
+            is_doubted,
+            anchor: Mutex::default(),
+            was_set_back: AtomicBool::new(false),
+            waiting: Mutex::default(),
+        }
+    }
+
+    /// Milliseconds since the Unix epoch, by the wall clock.
+    #[inline(always)]
+    pub fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
     /// The part of the wall clock that is believed: objects that expired up to this time may leave
     /// the index without a trace (DC1).
     pub fn believed_ms(&self) -> u64 {
-        let wall_ms = self.clock.now_ms();
-        let doubts = self
-            .log
-            .as_ref()
-            .is_some_and(|log| log.options().doubts_clock);
-        let Some(steady_ms) = self.clock.steady_ms().filter(|_| doubts) else {
+        let wall_ms = self.now_ms();
+        let Some(steady_ms) = self.clock.steady_ms().filter(|_| self.is_doubted) else {
             return wall_ms;
         };
         if has_bug(Bug::ClockBelieved) {
             return wall_ms;
         }
-        let mut anchor = self.doubt.anchor.lock().expect("an anchor");
+        let mut anchor = self.anchor.lock().expect("an anchor");
         let is_back = |anchor: Anchor| wall_ms + SLACK_MS < anchor.expected_ms(steady_ms);
         if anchor.is_some_and(is_back) {
-            self.doubt.was_set_back.store(true, Ordering::Relaxed);
+            self.was_set_back.store(true, Ordering::Relaxed);
         }
         let believed_ms = anchor.map_or(wall_ms, |anchor| anchor.believed_ms(steady_ms, wall_ms));
         if believed_ms == wall_ms {
@@ -125,24 +139,24 @@ impl Core {
 
     /// Looks at the clock, to notice a jump or a step back (DC4). The caller holds no lock of the
     /// log.
-    pub fn watch_clock(&self) {
+    pub fn watch(&self, log: Option<&Log>, space: &Space) {
         self.believed_ms();
-        let Some(log) = self.log.as_deref().filter(|log| !log.is_loading()) else {
+        let Some(log) = log.filter(|log| !log.is_loading()) else {
             return;
         };
-        if !self.doubt.was_set_back.swap(false, Ordering::Relaxed) || has_bug(Bug::SetBackUnseen) {
+        if !self.was_set_back.swap(false, Ordering::Relaxed) || has_bug(Bug::SetBackUnseen) {
             return;
         }
         // Objects that expire by the present clock would not come back.
-        let now_ms = self.clock.now_ms();
-        let segments = (0..).zip(&self.space.segments);
+        let now_ms = self.now_ms();
+        let segments = (0..).zip(&space.segments);
         let segments = segments.filter(|(_, it)| it.is_in_log() && it.last_expiry_ms() >= now_ms);
         log.announce_expired(segments.map(|(window, _)| log.segment_of(window)).collect());
     }
 
     /// True if this object has expired and may leave the index without a trace (DC1).
     pub fn may_forget(&self, entry: &Entry<'_>) -> bool {
-        let has_expired = is_expired(entry.expires_at_ms, self.clock.now_ms());
+        let has_expired = is_expired(entry.expires_at_ms, self.now_ms());
         let is_sure = has_expired && is_expired(entry.expires_at_ms, self.believed_ms());
         if has_expired && !is_sure {
             self.note_doubted(TableId(entry.table), entry.key);
@@ -152,7 +166,7 @@ impl Core {
 
     /// Notes a key that has expired by the wall clock alone, for `Store::remove_doubted`.
     pub fn note_doubted(&self, table: TableId, key: &[u8]) {
-        let mut waiting = self.doubt.waiting.lock().expect("doubted keys");
+        let mut waiting = self.waiting.lock().expect("doubted keys");
         if waiting.keys.len() < KEYS_MAX && waiting.bytes + key.len() <= KEY_BYTES_MAX {
             waiting.bytes += key.len();
             waiting.keys.push((table, key.into()));
@@ -160,12 +174,12 @@ impl Core {
     }
 
     /// Takes the keys that wait for tombstones; none if the disk has no room for these.
-    pub fn take_doubted(&self) -> Vec<(TableId, Box<[u8]>)> {
-        self.watch_clock(); // the time before a jump is known only if it is looked at
-        if !self.disk_has_room(Purpose::Tombstones) {
+    pub fn take_doubted(&self, log: Option<&Log>, space: &Space) -> Vec<(TableId, Box<[u8]>)> {
+        self.watch(log, space); // the time before a jump is known only if it is looked at
+        if log.is_some_and(|log| !log.swaps().has_room(Purpose::Tombstones)) {
             return Vec::new(); // the caller may be the thread that makes it
         }
-        let waiting = std::mem::take(&mut *self.doubt.waiting.lock().expect("doubted keys"));
+        let waiting = std::mem::take(&mut *self.waiting.lock().expect("doubted keys"));
         let mut keys = waiting.keys;
         keys.sort_unstable();
         keys.dedup(); // the pass may have found a segment twice
@@ -207,7 +221,7 @@ mod tests {
         }
         wall_ms.fetch_add(60_000, Ordering::Relaxed);
         for key in [b"a", b"b"] {
-            store.core().note_doubted(T, key);
+            store.core().clock.note_doubted(T, key);
         }
         assert!(store.flip_bits(T, b"a", &[8 * 40, 8 * 77 + 3]));
         assert_eq!(store.remove_doubted(), Err(Error::Damaged));

@@ -24,12 +24,12 @@ use crate::space::segment::State;
 use crate::space::{SEGMENT_HEADER_BYTES, Space, segment_bytes_of};
 use crate::table::Tables;
 use crate::topology::Topology;
-use crate::{Clock, Completions, Error, Mode, Options, TableId};
+use crate::{Completions, Error, Mode, Options, TableId};
 use actors::Actors;
 use cleaning::{Context, Pacer, Tally};
 use damage::Damages;
 use departures::Departures;
-use doubt::Doubt;
+use doubt::DoubtedClock;
 use duramen_base::limits::STORE_BYTES_MIN;
 use duramen_base::sync::Mutex;
 use duramen_base::ticks::Ticks;
@@ -53,8 +53,7 @@ const LIVE_PART_MAX: f64 = 0.98;
 pub struct Core {
     /// Behaviour at the memory limit. Relaxed: it decides about each entry and each write alone.
     evicts: AtomicBool,
-    pub clock: Clock,
-    pub doubt: Doubt,
+    pub clock: DoubtedClock,
     pub hasher: KeyHasher,
     pub space: Space,
     /// The windows whose bytes are on flash; `None`: all are in memory.
@@ -141,6 +140,7 @@ impl Core {
         // Without a log deletes write nothing, but an update in a full store needs a window to
         // begin with.
         let log = options.log.as_ref();
+        let doubts_clock = log.is_some_and(|log| log.doubts_clock);
         let tombstone_reserve = log.map_or(1, |_| heads.div_ceil(nodes));
         let reserve = contexts.div_ceil(nodes);
         let space = Space::new(options, topology, reserve, tombstone_reserve)?;
@@ -152,8 +152,7 @@ impl Core {
             .collect::<Result<Box<[_]>, Error>>()?;
         let mut core = Core {
             evicts: AtomicBool::new(options.mode == Mode::Cache),
-            clock: options.clock.clone(),
-            doubt: Doubt::default(),
+            clock: DoubtedClock::new(options.clock.clone(), doubts_clock),
             hasher: KeyHasher::new(options.hash_seed.unwrap_or_else(random_seed)),
             arena: Arena::new(options.memory_bytes_max() / 2, options.huge_pages, topology)?,
             tables: Tables::new(),
@@ -189,7 +188,7 @@ impl Core {
         }
         core.check_live_limit(options.tiny)?;
         core.watch_flash(); // the share of promoted copies (promoted::P4)
-        core.believed_ms(); // from now on a jump is noticed
+        core.clock.believed_ms(); // from now on a jump is noticed
         Ok(core)
     }
 
@@ -324,7 +323,7 @@ impl Core {
 
     /// Estimated bytes of expired entries that no thread has met yet.
     pub fn expired_bytes(&self) -> u64 {
-        let now_ms = self.believed_ms(); // doubt::DC3
+        let now_ms = self.clock.believed_ms(); // doubt::DC3
         let segments = self.space.segments.iter();
         segments
             .filter(|segment| segment.is_in_log())
