@@ -189,7 +189,7 @@ pub(crate) fn set_windows_aside<'s>(
     // Each is filled until the next entry does not fit.
     let wanted = bytes.div_ceil(one - room.longest_bytes + 8);
     while append.windows_ahead() < wanted {
-        match core.set_window_aside(append.head().node, purpose) {
+        match core.windows().set_aside(append.head().node, purpose) {
             Some(window) => append.put_ahead(window),
             None => append.make_room(pin, purpose)?,
         }

@@ -147,15 +147,15 @@ impl Store {
     pub fn clean_step(&self, quota_bytes: u64) -> bool {
         let core = &self.core;
         let mut context = core.contexts[0].lock().expect("cleaning context");
-        core.take_back_released();
-        core.reap(context.node());
+        core.windows().take_back_released();
+        core.windows().reap(context.node());
         core.watch_flash();
         if let Some(demotion) = core.demotion() {
             demotion.tend_promoted(context.node());
         }
         let me = context.me();
         let step = context.step(core, quota_bytes, me, false, true);
-        core.reap(context.node());
+        core.windows().reap(context.node());
         step == crate::cleaner::context::Step::Worked
     }
 
@@ -174,7 +174,7 @@ impl Store {
         let context = core.contexts[0].lock().expect("cleaning context");
         let demotion = core.demotion();
         let demoted = demotion.is_some_and(|it| it.demote_one(context.node()));
-        core.reap(context.node());
+        core.windows().reap(context.node());
         demoted
     }
 

@@ -721,7 +721,8 @@ impl Context {
         }
         let tally = &core.tallies[self.number];
         self.leaves_reserve(core).then_some(())?;
-        if let Some(window) = core.open_window(self.node, Purpose::Survivor, 0) {
+        let windows = core.windows();
+        if let Some(window) = windows.open(self.node, Purpose::Survivor, 0) {
             self.survivor.roll(&core.space, window);
             add(&tally.survivors, 1);
             return Some(());
@@ -730,13 +731,7 @@ impl Context {
         // victim's live bytes.
         let current = self.current.as_mut()?;
         let live = core.live_in(current.window) as usize + SEGMENT_HEADER_BYTES + SEGLET_BYTES;
-        let window = core.space.acquire_partial(
-            self.node,
-            live,
-            core.clock.now_ms(),
-            core.actors.log_time(),
-        )?;
-        core.space.segments[window as usize].set_dead_base(core.actors.dead_in(window));
+        let window = windows.open_partial(self.node, live)?;
         self.survivor.roll(&core.space, window);
         current.compacting = true;
         add(&tally.compactions, 1);

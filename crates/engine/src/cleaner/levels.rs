@@ -372,14 +372,12 @@ impl Context {
         }
         self.close_pass_survivor(core, log);
         self.leaves_reserve(core).then_some(())?;
-        let window = core.open_window(self.node, purpose, 0).or_else(|| {
+        let windows = core.windows();
+        let window = windows.open(self.node, purpose, 0).or_else(|| {
             // The rest of the budget is less than a window, but the victim's own length is enough
             // (V3).
             let bytes = core.space.segments[victim as usize].appended_bytes() as usize;
-            let (now_ms, tick) = (core.clock.now_ms(), core.actors.log_time());
-            let window = core.space.acquire_partial(self.node, bytes, now_ms, tick)?;
-            core.space.segments[window as usize].set_dead_base(core.actors.dead_in(window));
-            Some(window)
+            windows.open_partial(self.node, bytes)
         })?;
         log.give_window(&core.space, window, segment, header_kind, 0);
         if purpose == Purpose::Compacted {

@@ -141,8 +141,8 @@ impl Cleaner {
     fn clean(&self, core: &Core) -> bool {
         let mut context = core.contexts[self.number].lock().expect("cleaning context");
         let node = context.node();
-        core.take_back_released();
-        core.reap(node);
+        core.windows().take_back_released();
+        core.windows().reap(node);
         if let Some(demotion) = core.demotion() {
             demotion.tend_promoted(node);
         }
@@ -158,7 +158,7 @@ impl Cleaner {
         if shrinking {
             // Even if no victim is left: readers may have left only now the windows that were
             // retired before.
-            core.reap(node);
+            core.windows().reap(node);
             core.space.trim(node, KEPT_WINDOWS, TRIMMED_AT_ONCE);
         }
         step == Step::Worked

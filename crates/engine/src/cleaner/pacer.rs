@@ -329,7 +329,7 @@ impl Core {
             // Does not wait for a context: if all helpers are at work, cleaning is in progress.
             self.help(head.node, quota.min(TAX_STEP_BYTES), me, None);
             if self.space.budget.is_above_limit() {
-                self.reap(head.node);
+                self.windows().reap(head.node);
             }
         }
     }
@@ -424,8 +424,8 @@ impl Core {
             let waited = search.whole.look(Instant::now());
             self.has_patience(&mut search, waited)?;
             self.freshen_pin(&mut search)?;
-            self.take_back_released();
-            self.reap(node);
+            self.windows().take_back_released();
+            self.windows().reap(node);
             let disk_has_room = self.disk_has_room(purpose);
             if self.space.free_windows_for(node, purpose) > 0 && disk_has_room {
                 self.pacer.forced_eviction.store(0, Ordering::Relaxed);

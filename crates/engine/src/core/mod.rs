@@ -11,6 +11,7 @@ mod resize;
 pub mod slots;
 pub mod sound;
 pub mod watches;
+mod windows;
 pub mod workers;
 pub mod writes;
 
@@ -18,7 +19,7 @@ use crate::epoch::{Epochs, SESSIONS_MAX, SlotId, VISITORS};
 use crate::exclusive::Exclusive;
 use crate::index::arena::Arena;
 use crate::index::{Index, Partition, Resources};
-use crate::log::{Log, Swaps};
+use crate::log::Log;
 use crate::space::Purpose;
 use crate::space::segment::State;
 use crate::space::{SEGMENT_HEADER_BYTES, Space, segment_bytes_of};
@@ -230,16 +231,6 @@ impl Core {
             .is_some_and(|log| log.swaps().is_held(window))
     }
 
-    /// Retires the windows of abandoned side logs that the consumer has finished reading.
-    pub fn take_back_released(&self) {
-        if let Some(log) = &self.log {
-            for window in log.swaps().take_released() {
-                let node = self.space.node_of(window);
-                self.space.retire(node, window, &self.epochs);
-            }
-        }
-    }
-
     /// Padded bytes of live entries in a window.
     pub fn live_in(&self, window: u32) -> u64 {
         let segment = &self.space.segments[window as usize];
@@ -413,80 +404,6 @@ impl Core {
     #[inline(always)]
     pub fn enter(&self, slot: SlotId) {
         self.exclusive.enter(&self.epochs, slot);
-    }
-
-    /// Opens a window for a head or a survivor and starts its counters anew. `head`: the number of
-    /// the head that it is for, 0 for survivors.
-    pub fn open_window(&self, node: usize, purpose: Purpose, head: usize) -> Option<u32> {
-        let window = self.set_window_aside(node, purpose)?;
-        if purpose.is_for_head() {
-            self.name_window(window, head);
-        } else {
-            self.begin_counting(window);
-        }
-        Some(window)
-    }
-
-    /// Takes a window that is no segment yet. `None`: memory or disk has none. A window for a head
-    /// has to be named, or given back, later.
-    pub fn set_window_aside(&self, node: usize, purpose: Purpose) -> Option<u32> {
-        self.set_aside_by(purpose, |now_ms, tick| {
-            self.free_retired(node);
-            self.space.acquire(node, purpose, now_ms, tick)
-        })
-    }
-
-    /// As [`open_window`](Self::open_window), for tombstones of at least `bytes`, if that is what a
-    /// scarce store has beside the window for cleaning (space::S5).
-    pub fn open_short_window(&self, node: usize, bytes: usize, head: usize) -> Option<u32> {
-        let window = self.set_aside_by(Purpose::Tombstones, |now_ms, tick| {
-            self.space.acquire_short(node, bytes, now_ms, tick)
-        })?;
-        self.name_window(window, head);
-        Some(window)
-    }
-
-    /// `acquire` is called with the time of the clock and of the log.
-    fn set_aside_by(
-        &self,
-        purpose: Purpose,
-        acquire: impl FnOnce(u64, u64) -> Option<u32>,
-    ) -> Option<u32> {
-        let swaps = self.log.as_ref().map(|log| log.swaps());
-        let is_for_head = purpose.is_for_head();
-        let has_room = |swaps: &Swaps| match is_for_head {
-            true => swaps.take_room(purpose), // swap::D9
-            false => swaps.has_room(purpose),
-        };
-        if !swaps.is_none_or(has_room) {
-            return None;
-        }
-        let window = acquire(self.clock.now_ms(), self.actors.log_time());
-        if window.is_none() && is_for_head {
-            swaps.inspect(|swaps| swaps.give_back_room());
-        }
-        window
-    }
-
-    /// Gives back a window that was set aside for a head.
-    pub fn give_window_back(&self, window: u32) {
-        self.space.abandon(self.space.node_of(window), window);
-        if let Some(log) = &self.log {
-            log.swaps().give_back_room();
-        }
-    }
-
-    /// Makes a window that was set aside a segment of a head.
-    pub fn name_window(&self, window: u32, head: usize) {
-        self.begin_counting(window);
-        if let Some(log) = &self.log {
-            log.open_window(&self.space, window, head);
-            log.swaps().give_back_room();
-        }
-    }
-
-    fn begin_counting(&self, window: u32) {
-        self.space.segments[window as usize].set_dead_base(self.actors.dead_in(window));
     }
 
     /// True while segments of a log are being loaded.

@@ -612,7 +612,7 @@ impl Loader {
         loop {
             for n in 0..nodes {
                 let node = (first + n) % nodes;
-                core.free_retired(node);
+                core.windows().free_retired(node);
                 let now_ms = core.clock.now_ms();
                 if let Some(window) = core
                     .space
@@ -647,7 +647,7 @@ impl Loader {
         }
         // Backed free windows are memory too, but not for windows of another length.
         for node in 0..core.space.nodes() {
-            core.reap(node);
+            core.windows().reap(node);
             core.space.release_for_loading(node);
         }
         duramen_base::sync::yield_now();

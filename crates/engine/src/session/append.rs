@@ -187,7 +187,7 @@ impl<'s> Appender<'s> {
         };
         let number = self.head.number;
         let tail = self.tail();
-        core.name_window(window, number);
+        core.windows().name(window, number);
         match &core.log {
             None => tail.roll(&core.space, window),
             Some(log) => log.span(&core.space, number, tail, window),
@@ -198,7 +198,7 @@ impl<'s> Appender<'s> {
     pub(crate) fn give_room_back(&mut self, core: &Core) {
         self.granted = false;
         for window in self.ahead.drain(..) {
-            core.give_window_back(window); // room::R2
+            core.windows().give_back(window); // room::R2
         }
     }
 }

@@ -70,13 +70,13 @@ pub(crate) fn roll(
         });
     }
     let mut for_deletes = is_full;
-    let mut window = core.open_window(head.node, Purpose::Head, head.number);
+    let mut window = core.windows().open(head.node, Purpose::Head, head.number);
     if window.is_none() && matches!(purpose, Purpose::Tombstones | Purpose::Rewrite) {
         for_deletes = true;
-        window = core.open_window(head.node, purpose, head.number);
+        window = core.windows().open(head.node, purpose, head.number);
     }
     if window.is_none() && purpose == Purpose::Tombstones && core.space.is_scarce() {
-        window = core.open_short_window(head.node, needed, head.number);
+        window = core.windows().open_short(head.node, needed, head.number);
     }
     let Some(window) = window else {
         return Ok(false);

@@ -620,7 +620,7 @@ fn claim(core: &Core, window: u32) {
         match known.state() {
             segment::State::Closed => {} // it was given back since
             segment::State::Victim if may_be_claimed() => {
-                core.reap(core.space.node_of(window));
+                core.windows().reap(core.space.node_of(window));
                 yield_now();
             }
             _ => return,

@@ -631,11 +631,11 @@ impl Replay<'_> {
         let helper = &heads[self.visitor.slot.0 % heads.len()];
         let window = loop {
             log.check_writable()?;
-            core.take_back_released();
+            core.windows().take_back_released();
             if !core.is_cache() && core.is_full() {
                 return Err(core.out_of_memory());
             }
-            if let Some(window) = core.open_window(helper.node, Purpose::Side, 0) {
+            if let Some(window) = core.windows().open(helper.node, Purpose::Side, 0) {
                 break window;
             }
             core.find_memory(helper, self.me, Waiting::Outside, Purpose::Side)?;

@@ -187,7 +187,7 @@ fn press_flash(core: &Core, node: usize) {
     if let Some(demotion) = core.demotion() {
         demotion.press();
         core.wakeup.ring();
-        core.reap(node);
+        core.windows().reap(node);
         #[cfg(not(any(loom, shuttle)))]
         std::thread::sleep(FLASH_PAUSE);
     }

@@ -104,25 +104,6 @@ impl Core {
         tier.is_some_and(|tier| tier.is_cold(window as usize))
     }
 
-    /// Frees retired windows that no reader can see any more, with their slots of the device.
-    pub fn free_retired(&self, node: usize) {
-        self.space.reap(node, &self.epochs, |window| {
-            if let Some(tier) = &self.tier {
-                tier.forget(window);
-            }
-        });
-    }
-
-    /// Frees the memory of windows that no reader can see any more: retired ones, and those that
-    /// turned cold. Gives some of it back if the budget was lowered.
-    pub fn reap(&self, node: usize) {
-        self.free_retired(node);
-        if let Some(tier) = &self.tier {
-            tier.release(&self.space, &self.epochs);
-        }
-        self.space.follow_limit(node, 1);
-    }
-
     /// True if the tier needs a cleaner thread, to demote or to clean segments on flash.
     pub fn flash_wants_cleaning(&self) -> bool {
         let wants = |tier: &Tier| {
@@ -201,7 +182,7 @@ impl Demotion<'_> {
                 tier.pressure.end();
             }
         } else if !tier.pressure.others_come_first(now_ms) {
-            core.free_retired(node);
+            core.windows().free_retired(node);
             promoted.tend(&core.space, node, &core.epochs, now_ms);
             if promoted.lacks_window() && tier.leaving() == 0 && self.can_demote(node) {
                 tier.pressure.press_for_copies();
@@ -323,7 +304,7 @@ impl Demotion<'_> {
         if core.cleaners() == 0 {
             self.demote_one(node);
         }
-        core.reap(node);
+        core.windows().reap(node);
         #[cfg(not(any(loom, shuttle)))]
         std::thread::sleep(INDEX_PAUSE);
         core.waits_for_flash()
