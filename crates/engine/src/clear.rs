@@ -89,7 +89,7 @@ impl Guard<'_> {
                 .iter()
                 .for_each(|index| index.clear(floor, removed, with));
         }
-        core.wakeup.ring();
+        core.cleaners.wake();
         Ok(())
     }
 }
@@ -144,7 +144,7 @@ fn may_count_later(core: &Core, entries: u64) -> bool {
     let mut windows = 0..core.space.segments.len() as u32;
     (entries > FEW_OBJECTS || core.flash_used() > 0)
         && core.cleared.has_room()
-        && core.cleaners() > 0
+        && core.cleaners.threads() > 0
         && !sides
         && !core.is_loading()
         && !windows.any(|window| core.is_held(window))

@@ -488,7 +488,7 @@ fn keep(
         if stop() || waited > patience {
             return put;
         }
-        core.wakeup.ring();
+        core.cleaners.wake();
         std::thread::sleep(LOOK_AGAIN);
     }
 }

@@ -1,12 +1,12 @@
 //! Figures about a store: [`Stats`] and "explain my memory".
 
-use crate::core::Core;
+use crate::core::cleaning::cleaners::Cleaners;
 use crate::counters::Counters;
 use crate::space::SEGMENT_HEADER_BYTES;
 use crate::space::segment::State;
 use crate::stats::{CleanerStats, MemoryReport, SegmentReport, SegmentState, Stats};
 use crate::{FlashStats, Store, TableId};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 impl Store {
     /// Counters since the start and present gauges.
@@ -37,7 +37,7 @@ impl Store {
             entries_expired: sum(|counters| counters.expired.load(Ordering::Relaxed)),
             tombstone_bytes: core.actors.tombstone_bytes(),
             entries_evicted: sum(|counters| counters.evicted.load(Ordering::Relaxed)),
-            cleaner: cleaner_stats(core),
+            cleaner: cleaner_stats(&core.cleaners),
             writer_stalls: sum(|counters| counters.stalls.load(Ordering::Relaxed)),
             writer_stall_ns: sum(|counters| counters.stall_ns.load(Ordering::Relaxed)),
             flash: core
@@ -123,17 +123,14 @@ fn shown_state(state: State) -> Option<SegmentState> {
     }
 }
 
-fn cleaner_stats(core: &Core) -> CleanerStats {
-    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    core.tallies
-        .iter()
-        .fold(CleanerStats::default(), |sum, tally| CleanerStats {
-            passes: sum.passes + load(&tally.passes),
-            compactions: sum.compactions + load(&tally.compactions),
-            segments_cleaned: sum.segments_cleaned + load(&tally.segments_cleaned),
-            bytes_scanned: sum.bytes_scanned + load(&tally.bytes_scanned),
-            bytes_relocated: sum.bytes_relocated + load(&tally.bytes_relocated),
-            bytes_freed: sum.bytes_freed + load(&tally.bytes_freed),
-            busy_ns: sum.busy_ns + load(&tally.busy_ns),
-        })
+fn cleaner_stats(cleaners: &Cleaners) -> CleanerStats {
+    CleanerStats {
+        passes: cleaners.sum(|tally| &tally.passes),
+        compactions: cleaners.sum(|tally| &tally.compactions),
+        segments_cleaned: cleaners.sum(|tally| &tally.segments_cleaned),
+        bytes_scanned: cleaners.sum(|tally| &tally.bytes_scanned),
+        bytes_relocated: cleaners.sum(|tally| &tally.bytes_relocated),
+        bytes_freed: cleaners.sum(|tally| &tally.bytes_freed),
+        busy_ns: cleaners.sum(|tally| &tally.busy_ns),
+    }
 }

@@ -146,7 +146,7 @@ impl Store {
     /// simulator). False: there was nothing to do.
     pub fn clean_step(&self, quota_bytes: u64) -> bool {
         let core = &self.core;
-        let mut context = core.contexts[0].lock().expect("cleaning context");
+        let mut context = core.cleaners.lock(0);
         core.windows().take_back_released();
         core.windows().reap(context.node());
         core.watch_flash();
@@ -171,7 +171,7 @@ impl Store {
     /// such threads (a simulator). False: no segment may go to flash, or there is no flash.
     pub fn demote_step(&self) -> bool {
         let core = &self.core;
-        let context = core.contexts[0].lock().expect("cleaning context");
+        let context = core.cleaners.lock(0);
         let demotion = core.demotion();
         let demoted = demotion.is_some_and(|it| it.demote_one(context.node()));
         core.windows().reap(context.node());
@@ -491,7 +491,7 @@ impl Store {
             return;
         };
         if log.swaps().relocate(segment) {
-            self.core().wakeup.ring();
+            self.core().cleaners.wake();
         }
     }
 
@@ -526,7 +526,7 @@ impl Store {
         let asks = self
             .log()
             .is_some_and(|log| log.swaps().relocations.is_asking());
-        asks && self.core().cleaners() == 0 && self.clean_step(quota_bytes)
+        asks && self.core().cleaners.threads() == 0 && self.clean_step(quota_bytes)
     }
 
     /// Closes the segment if it is a head's open one. Does nothing if another thread is using that
@@ -600,8 +600,7 @@ impl Store {
     /// [`Log::on_demand`](crate::Log::on_demand) any more. For use before the end of the store,
     /// which does it too.
     pub fn end_cleaners(&self) {
-        self.core.wakeup.shutdown.store(true, Ordering::Release);
-        self.core.wakeup.bell.notify_all();
+        self.core.cleaners.end();
         let threads = std::mem::take(
             &mut *self
                 .threads

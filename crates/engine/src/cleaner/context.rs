@@ -80,7 +80,7 @@ impl Context {
     ) -> Step {
         let started = Instant::now();
         self.caller_may_wait = may_wait;
-        let tally = &core.tallies[self.number];
+        let tally = core.cleaners.tally(self.number);
         // Also in the middle of a victim, which may be waiting for memory. A victim from flash
         // gives no memory, so its survivors may have to go to flash before it is empty.
         if self.demotes(core) {
@@ -90,7 +90,7 @@ impl Context {
         let wants = |demotion: Demotion<'_>| demotion.is_wanted(self.node, false);
         if !self.may_wait(core) && self.current.is_none() && core.demotion().is_some_and(wants) {
             // cleaning would gain little, and a thread that serves requests does not demote
-            core.wakeup.ring();
+            core.cleaners.wake();
             return Step::Idle;
         }
         if let Some(current) = &mut self.current {
@@ -248,10 +248,7 @@ impl Context {
             core.space.decommit(current.window);
             core.space.unclaim(current.window);
         }
-        let victims = tally.victims.load(Ordering::Relaxed);
-        tally
-            .victims
-            .store(victims.saturating_sub(1), Ordering::Relaxed);
+        tally.end_victim();
     }
 
     /// Demotes a segment instead of cleaning, if memory needs it. At most every other step while
@@ -279,7 +276,8 @@ impl Context {
     /// True if this step may wait for a device: its caller may, and memory was set aside for what
     /// this context reads (core::flash::F6). Or there are no cleaner threads.
     pub(super) fn may_wait(&self, core: &Core) -> bool {
-        self.caller_may_wait && self.number < core.cleaners() || core.cleaners() == 0
+        self.caller_may_wait && self.number < core.cleaners.threads()
+            || core.cleaners.threads() == 0
     }
 
     /// Victims of a store without a log, and whether their entries are evicted: segments on flash
@@ -380,10 +378,7 @@ impl Context {
             }
             self.give_up(core, window);
             core.space.unclaim(window);
-            let victims = tally.victims.load(Ordering::Relaxed);
-            tally
-                .victims
-                .store(victims.saturating_sub(1), Ordering::Relaxed);
+            tally.end_victim();
         }
     }
 
@@ -429,11 +424,8 @@ impl Context {
         }
         add(&tally.segments_cleaned, 1);
         add(&tally.bytes_freed, u64::from(committed - kept));
-        let victims = tally.victims.load(Ordering::Relaxed);
         core.space.retire(self.node, current.window, &core.epochs);
-        tally
-            .victims
-            .store(victims.saturating_sub(1), Ordering::Relaxed);
+        tally.end_victim();
         true
     }
 
@@ -665,7 +657,10 @@ impl Context {
                 }
                 self.copied(Fate::Kept);
                 counters.note_moved(core.space.window_of(candidate.location), bytes);
-                add(&core.tallies[self.number].bytes_relocated, bytes as u64);
+                add(
+                    &core.cleaners.tally(self.number).bytes_relocated,
+                    bytes as u64,
+                );
                 Some(())
             }
             Err(gone) => {
@@ -719,7 +714,7 @@ impl Context {
             // A huge page may have backed more of it than was charged.
             self.close_survivor(core);
         }
-        let tally = &core.tallies[self.number];
+        let tally = core.cleaners.tally(self.number);
         self.leaves_reserve(core).then_some(())?;
         let windows = core.windows();
         if let Some(window) = windows.open(self.node, Purpose::Survivor, 0) {

@@ -148,7 +148,7 @@ impl Context {
         let evict = goal == Goal::Evict;
         // A helper works only while writers wait. A pass that it left half done would keep the
         // other contexts from passes of their own.
-        if self.number >= core.cleaners() && core.cleaners() > 0 {
+        if self.number >= core.cleaners.threads() && core.cleaners.threads() > 0 {
             return false;
         }
         let swaps = log.swaps();
@@ -326,9 +326,8 @@ impl Context {
             }
         }
         let left = self.victims.len() as u64;
-        core.tallies[self.number]
-            .victims
-            .store(left, Ordering::Relaxed);
+        let tally = core.cleaners.tally(self.number);
+        tally.victims.store(left, Ordering::Relaxed);
         core.damages.tell_given_up(current.segment, why);
     }
 
@@ -391,7 +390,7 @@ impl Context {
             pass.parts = log.has_origins().then(Parts::default);
             pass.survivors.push(segment);
             log.swaps().opened_survivor(segment);
-            add(&core.tallies[self.number].survivors, 1);
+            add(&core.cleaners.tally(self.number).survivors, 1);
         }
         Some(())
     }
@@ -404,7 +403,7 @@ impl Context {
         log: &Log,
         current: &mut Current,
     ) -> u32 {
-        add(&core.tallies[self.number].compactions, 1);
+        add(&core.cleaners.tally(self.number).compactions, 1);
         self.since_rescan += 1;
         log.swaps().no_longer_as_closed(current.segment);
         let Some(window) = self.survivor.window() else {

@@ -22,7 +22,6 @@ use cpu_affinity::CpuAffinity;
 use duramen_base::planted::carry;
 pub(crate) use pacer::CACHE_LIVE_PART;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -52,7 +51,7 @@ const TRIMMED_AT_ONCE: usize = 16;
 
 /// Starts the background threads of a store.
 pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
-    (0..core.cleaners())
+    (0..core.cleaners.threads())
         .map(|number| {
             let core = core.clone();
             std::thread::Builder::new()
@@ -117,7 +116,7 @@ impl Thorough {
 
 impl Cleaner {
     fn run(mut self, core: &Core) {
-        while !core.wakeup.shutdown.load(Ordering::Acquire) {
+        while !core.cleaners.are_ending() {
             self.cpu_affinity.keep(core);
             let busy = self.clean(core) | self.count_cleared(core);
             if self.number < core.space.nodes() {
@@ -128,18 +127,18 @@ impl Cleaner {
                 self.keep_house(core);
             }
             if !busy {
-                core.pacer.note_idle_look();
+                core.cleaners.note_idle_look();
                 let now = core.actors.log_time();
                 let idle = std::mem::replace(&mut self.log_time, now) == now;
                 let long = idle && !self.waits_to_expire && !core.cleared.is_pending();
-                nap(core, if long { IDLE_NAP } else { NAP });
+                core.cleaners.nap(if long { IDLE_NAP } else { NAP });
             }
         }
     }
 
     /// One step if memory is short or has to be given back. False: nothing to do now.
     fn clean(&self, core: &Core) -> bool {
-        let mut context = core.contexts[self.number].lock().expect("cleaning context");
+        let mut context = core.cleaners.lock(self.number);
         let node = context.node();
         core.windows().take_back_released();
         core.windows().reap(node);
@@ -166,12 +165,7 @@ impl Cleaner {
 
     /// A step of counting the entries that clears left (`cleared`). False: nothing to do now.
     fn count_cleared(&self, core: &Core) -> bool {
-        self.number == 0
-            && core.cleared.has_any()
-            && core.contexts[0]
-                .lock()
-                .expect("cleaning context")
-                .count_cleared(core)
+        self.number == 0 && core.cleared.has_any() && core.cleaners.lock(0).count_cleared(core)
     }
 
     /// Backs a free window before a head needs it, unless a cleaner could free such memory instead.
@@ -230,7 +224,7 @@ impl Cleaner {
                 self.waits_to_expire |= is_due;
                 continue;
             }
-            let context = core.contexts[self.number].lock().expect("cleaning context");
+            let context = core.cleaners.lock(self.number);
             if is_cold {
                 context.expire_cold(core, window as u32);
                 may_read = tier.is_some_and(|tier| tier.background_reads.are_in_burst());
@@ -263,7 +257,7 @@ impl Core {
             .fragmentation()
             .clamp(1, DEFRAGMENT_HASTE_MAX) as usize;
         let mut left = haste * DEFRAGMENT_BYTES;
-        let context = self.contexts[number].lock().expect("cleaning context");
+        let context = self.cleaners.lock(number);
         // Enter first, then take the registry's lock: a guard that drops a table waits for this
         // context to leave before it takes that lock.
         while left > 0 && context.enter(self) {
@@ -280,14 +274,6 @@ impl Core {
             }
             left = left.saturating_sub(moved);
         }
-    }
-}
-
-fn nap(core: &Core, length: Duration) {
-    let guard = core.wakeup.lock.lock().expect("cleaner's bell");
-    core.wakeup.sleeping.store(true, Ordering::Relaxed);
-    if !core.wakeup.shutdown.load(Ordering::Acquire) {
-        drop(core.wakeup.bell.wait_timeout(guard, length));
     }
 }
 

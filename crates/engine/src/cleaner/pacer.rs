@@ -165,18 +165,18 @@ struct CleanersTurn {
 impl CleanersTurn {
     fn new(core: &Core) -> CleanersTurn {
         CleanersTurn {
-            looks: core.pacer.idle_looks.load(Ordering::Acquire),
+            looks: core.cleaners.idle_looks(),
             waited: Waited::since(Instant::now()),
         }
     }
 
     fn is_over(&mut self, core: &Core) -> bool {
         let waited = self.waited.look(Instant::now());
-        let looks = core.pacer.idle_looks.load(Ordering::Acquire) - self.looks;
+        let looks = core.cleaners.idle_looks() - self.looks;
         // The first look of a thread may have begun before there was work to find.
         core.log.is_none()
-            || core.cleaners() == 0
-            || looks > 2 * core.cleaners() as u64
+            || core.cleaners.threads() == 0
+            || looks > 2 * core.cleaners.threads() as u64
             || waited > STUCK_AFTER
     }
 }
@@ -209,7 +209,7 @@ impl Search {
             purpose,
             alone,
             whole: Waited::since(Instant::now()),
-            gain: core.gain(),
+            gain: core.cleaners.gain(),
             freed: 0,
             in_vain: InVain::begin(alone),
             fruitless: 0,
@@ -226,7 +226,7 @@ impl Core {
     fn footprint_windows(&self, node_share: f64) -> f64 {
         let window = self.space.segment_bytes() as f64;
         let hard = self.segment_budget().saturating_sub(self.promoted_bytes()) as f64 / window;
-        let slack = (2 * (self.actors.heads().len() + self.contexts.len()) + 4) as f64;
+        let slack = (2 * (self.actors.heads().len() + self.cleaners.contexts()) + 4) as f64;
         let wanted = if self.log.is_some() {
             FOOTPRINT_WITH_LOG * (self.live_in_memory() + self.actors.tombstone_bytes()) as f64
         } else {
@@ -351,16 +351,16 @@ impl Core {
         let inside = waiting.is_some_and(Waiting::is_inside);
         let may_wait = matches!(waiting, Some(Waiting::Alone(_)));
         let contexts = if inside {
-            0..self.contexts.len()
+            0..self.cleaners.contexts()
         } else {
-            self.helper_contexts()
+            self.cleaners.helpers()
         };
         let mut helpers = contexts.filter(|n| n % self.space.nodes() == node);
         let (mut result, mut is_busy) = (None, false);
         // If one context has nothing to do, another may still have victims. And if one gets no
         // window, another may have the last one, and no thread of its own (space::S5).
         for n in helpers.clone() {
-            let Ok(mut context) = self.contexts[n].try_lock() else {
+            let Some(mut context) = self.cleaners.try_lock(n) else {
                 is_busy = true;
                 continue;
             };
@@ -375,7 +375,7 @@ impl Core {
         }
         if result.is_none() && waiting.is_some() {
             let n = helpers.next()?;
-            let mut context = self.contexts[n].lock().expect("cleaning context");
+            let mut context = self.cleaners.lock(n);
             result = Some(context.step(self, quota_bytes, me, inside, may_wait));
         }
         result
@@ -393,7 +393,7 @@ impl Core {
         purpose: Purpose,
     ) -> Result<(), Error> {
         let started = Instant::now();
-        self.wakeup.ring();
+        self.cleaners.wake();
         let result = self.clean_until_free(head.node, me, waiting, purpose);
         // The head may be another session's by now, so these counters have more than one writer.
         let counters = &head.counters;
@@ -505,11 +505,11 @@ impl Core {
         is_busy: bool,
     ) -> Result<(), Error> {
         // Loaded in the order in which a victim passes through these states.
-        let victims = self.victims(node);
+        let victims = self.cleaners.victims(node);
         let (retired, _) = self.space.waiting(node);
         let flash = self.tier.as_ref().map_or(0, |tier| tier.progress());
         let log = self.log.as_ref().map_or(0, |log| log.progress());
-        let freed = self.gain().0 + log + flash + self.cleared.progress();
+        let freed = self.cleaners.gain().0 + log + flash + self.cleared.progress();
         let waited = search.in_vain.time();
         let alone = search.alone;
         if freed != search.freed || (!alone && self.exclusive.is_wanted()) {
@@ -528,7 +528,7 @@ impl Core {
             std::thread::sleep(DISK_LOOK_AGAIN);
             search.turn = CleanersTurn::new(self);
         } else if !alone && !search.turn.is_over(self) {
-            self.wakeup.ring();
+            self.cleaners.wake();
         } else if retired == 0 && (victims == 0 && !is_busy || waited > STUCK_AFTER) {
             search.fruitless += 1;
             if search.fruitless > 3 && !disk_has_room {
@@ -544,13 +544,13 @@ impl Core {
     /// Fragments of large objects can make every victim as long as its survivor: then cleaning does
     /// not help.
     fn judge_gain(&self, search: &mut Search, disk_has_room: bool) -> Result<(), Error> {
-        let (freed, used) = self.gain();
+        let (freed, used) = self.cleaners.gain();
         let (freed, used) = (freed - search.gain.0, used - search.gain.1);
         if freed >= GAIN_JUDGED_AFTER {
             if used >= freed && !self.waits_for_flash() {
                 self.give_up_cleaning(disk_has_room)?;
             }
-            search.gain = self.gain();
+            search.gain = self.cleaners.gain();
         }
         Ok(())
     }
@@ -672,11 +672,12 @@ impl Core {
     /// Decides whether to give memory back. Called by the first cleaner thread now and then.
     pub fn watch_live_size(&self) {
         let live = self.live_in_memory();
-        let slack =
-            (4 + self.actors.heads().len() + 2 * self.contexts.len()) * self.space.segment_bytes();
+        let slack = (4 + self.actors.heads().len() + 2 * self.cleaners.contexts())
+            * self.space.segment_bytes();
         let goal = live + live / 8 + slack as u64;
         // An effort that was begun is finished: its end does not depend on how much a step frees.
-        let floor = live + live / 16 + (self.contexts.len() * self.space.segment_bytes()) as u64;
+        let floor =
+            live + live / 16 + (self.cleaners.contexts() * self.space.segment_bytes()) as u64;
         let calm = (live + live / 2).max(goal + goal / 16);
         let committed = self
             .segment_bytes_committed()
@@ -716,7 +717,9 @@ mod tests {
         let store = store.unwrap();
         let core = store.core();
         let visitor = crate::core::Visitor::wait(core);
-        let busy: Vec<_> = core.contexts.iter().map(|it| it.lock().unwrap()).collect();
+        let busy: Vec<_> = (0..core.cleaners.contexts())
+            .map(|n| core.cleaners.lock(n))
+            .collect();
         for waiting in [Waiting::Inside, Waiting::Briefly, Waiting::Alone] {
             let step = core.help(0, 1000, visitor.me(), Some(waiting(visitor.slot)));
             assert_eq!(step, None);

@@ -27,12 +27,12 @@ use crate::table::Tables;
 use crate::topology::Topology;
 use crate::{Completions, Error, Mode, Options, TableId};
 use actors::Actors;
-use cleaning::{Context, Pacer, Tally};
+use cleaning::Pacer;
+use cleaning::cleaners::Cleaners;
 use damage::Damages;
 use departures::Departures;
 use doubt::DoubtedClock;
 use duramen_base::limits::STORE_BYTES_MIN;
-use duramen_base::sync::Mutex;
 use duramen_base::ticks::Ticks;
 use duramen_base::units::MIB;
 use duramen_base::waits::{LongWait, NOTHING, Resource};
@@ -40,7 +40,7 @@ use duramen_format::hash::KeyHasher;
 use flash::cleared::Cleared;
 use flash::tier::Tier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, OnceLock};
+use std::sync::{Arc, OnceLock};
 use watches::Watches;
 use workers::{Workers, open_segments};
 use writes::Writes;
@@ -63,16 +63,11 @@ pub struct Core {
     pub epochs: Epochs,
     pub tables: Tables,
     pub actors: Actors,
-    /// One per cleaner thread, then those that helping writers share.
-    pub contexts: Box<[Mutex<Context>]>,
-    pub tallies: Box<[Tally]>,
-    /// Contexts before this one belong to cleaner threads.
-    cleaners: usize,
+    pub cleaners: Cleaners,
     /// Memory of all structures that exist from the start, in bytes.
     overhead: u64,
     pub pacer: Pacer,
     pub exclusive: Exclusive,
-    pub wakeup: Wakeup,
     /// `None`: the store is memory alone.
     pub log: Option<Box<Log>>,
     /// The tracker of the clients' requests.
@@ -89,25 +84,6 @@ pub struct Core {
     /// No version that is given in this run is lower (load::R11). Set before sessions are used, so
     /// Relaxed.
     load_floor: AtomicU64,
-}
-
-/// Wakes the cleaner threads.
-#[derive(Default)]
-pub struct Wakeup {
-    pub shutdown: AtomicBool,
-    pub sleeping: AtomicBool,
-    pub lock: std::sync::Mutex<()>,
-    pub bell: Condvar,
-}
-
-impl Wakeup {
-    /// Cheap when the cleaners are awake. A wakeup that a race loses delays a cleaner by one tick
-    /// of its timer.
-    pub fn ring(&self) {
-        if self.sleeping.swap(false, Ordering::Relaxed) {
-            self.bell.notify_all();
-        }
-    }
 }
 
 /// The memory budget, if a store can have it.
@@ -136,8 +112,7 @@ impl Core {
         let wanted = (heads, options.cleaners);
         // A log may have been made with longer segments, for more memory.
         let workers = Workers::borne(memory_bytes, segment_bytes_of(options), wanted, nodes);
-        let (heads, cleaners) = (workers.heads, workers.cleaners);
-        let contexts = workers.contexts();
+        let (heads, contexts) = (workers.heads, workers.contexts());
         // Without a log deletes write nothing, but an update in a full store needs a window to
         // begin with.
         let log = options.log.as_ref();
@@ -148,23 +123,18 @@ impl Core {
         let log = log.map(|log| Box::new(Log::new(log, &space, heads)));
         let epochs = Epochs::new(SESSIONS_MAX + VISITORS + contexts, Ticks::detect());
         let windows = space.segments.len();
-        let contexts = (0..contexts)
-            .map(|n| Ok(Mutex::new(Context::new(n, n % nodes, epochs.register()?))))
-            .collect::<Result<Box<[_]>, Error>>()?;
+        let cleaners = Cleaners::new(&workers, nodes, &epochs)?;
         let mut core = Core {
             evicts: AtomicBool::new(options.mode == Mode::Cache),
             clock: DoubtedClock::new(options.clock.clone(), doubts_clock),
             hasher: KeyHasher::new(options.hash_seed.unwrap_or_else(random_seed)),
             arena: Arena::new(options.memory_bytes_max() / 2, options.huge_pages, topology)?,
             tables: Tables::new(),
-            actors: Actors::new((heads, contexts.len()), log.is_some(), windows, topology),
-            tallies: contexts.iter().map(|_| Tally::default()).collect(),
-            contexts,
+            actors: Actors::new((heads, contexts), log.is_some(), windows, topology),
             cleaners,
             overhead: 0,
             pacer: Pacer::default(),
             exclusive: Exclusive::default(),
-            wakeup: Wakeup::default(),
             log,
             completions: OnceLock::new(),
             completion_bytes: AtomicU64::new(0),
@@ -277,7 +247,7 @@ impl Core {
         };
         let open = open_segments(
             self.actors.heads().len(),
-            self.contexts.len(),
+            self.cleaners.contexts(),
             for_tombstones,
         );
         (open * self.space.segment_bytes()) as u64
@@ -431,35 +401,6 @@ impl Core {
             .budget
             .used()
             .saturating_sub(self.arena.committed_bytes() + self.overhead_bytes())
-    }
-
-    pub fn cleaners(&self) -> usize {
-        self.cleaners
-    }
-
-    /// The contexts that helping writers share.
-    pub fn helper_contexts(&self) -> std::ops::Range<usize> {
-        self.cleaners..self.contexts.len()
-    }
-
-    /// Victims retired and survivors opened since the start.
-    pub fn gain(&self) -> (u64, u64) {
-        self.tallies.iter().fold((0, 0), |(freed, used), tally| {
-            (
-                freed + tally.segments_cleaned.load(Ordering::Relaxed),
-                used + tally.survivors.load(Ordering::Relaxed),
-            )
-        })
-    }
-
-    /// Victims of a node that are chosen and not yet retired.
-    pub fn victims(&self, node: usize) -> u64 {
-        self.tallies
-            .iter()
-            .skip(node)
-            .step_by(self.space.nodes())
-            .map(|tally| tally.victims.load(Ordering::Relaxed))
-            .sum()
     }
 
     /// Number of windows in each state: open, closed (victims included), retired.

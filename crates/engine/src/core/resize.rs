@@ -27,7 +27,7 @@ impl Core {
             false => Ok(()),
         })?;
         self.space.follow_limit(0, 0);
-        self.wakeup.ring();
+        self.cleaners.wake();
         Ok(())
     }
 
@@ -111,7 +111,7 @@ mod tests {
             }
         }
         let core = store.core();
-        let context = core.contexts[0].lock().unwrap(); // so that no cleaner thread counts
+        let context = core.cleaners.lock(0); // so that no cleaner thread counts
         store.clear_table(other).unwrap();
         assert!(core.cleared.is_pending());
         assert_eq!(store.set_memory(50 * MIB), Err(Error::BudgetBusy));

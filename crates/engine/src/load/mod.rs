@@ -328,13 +328,9 @@ impl Patience {
 impl Loader {
     fn movement(&self) -> Movement {
         let core = self.core();
-        let scanned = core
-            .tallies
-            .iter()
-            .map(|tally| tally.bytes_scanned.load(Ordering::Relaxed));
         Movement {
             segments: self.totals.segments.load(Ordering::Relaxed),
-            scanned_bytes: scanned.sum(),
+            scanned_bytes: core.cleaners.sum(|tally| &tally.bytes_scanned),
             free_bytes: core.space.budget.free(),
             flash: core.tier.as_ref().map_or(0, |tier| tier.progress()),
         }
@@ -632,10 +628,10 @@ impl Loader {
     /// [`Error::OutOfMemory`].
     pub(super) fn make_room(&self, patience: &mut Patience) -> Result<(), Error> {
         let core = self.core();
-        let total = core.contexts.len();
+        let total = core.cleaners.contexts();
         let first = self.next_helper.fetch_add(1, Ordering::Relaxed);
         for n in 0..total {
-            if let Ok(mut context) = core.contexts[(first + n) % total].try_lock() {
+            if let Some(mut context) = core.cleaners.try_lock((first + n) % total) {
                 let me = context.me();
                 if context.step(core, COMPACT_STEP_BYTES, me, false, true) == Step::Worked {
                     break;
@@ -705,7 +701,7 @@ impl Loader {
         drop(evicted);
         self.log().set_loading(false);
         core.space.end_loading();
-        core.wakeup.ring();
+        core.cleaners.wake();
         let mended = self.mended.into_inner().expect("mended segments");
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Ok(LoadReport {

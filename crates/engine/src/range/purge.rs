@@ -153,7 +153,7 @@ impl Purge {
         });
         core.epochs.unpin(visitor.slot);
         if !matches!(more, Ok(true)) {
-            core.wakeup.ring(); // there are dead entries to clean
+            core.cleaners.wake(); // there are dead entries to clean
         }
         more
     }

@@ -75,7 +75,7 @@ impl Entries<'_> {
         if tier.promoted.put(space, slot.location(), incarnation, copy) {
             tier.figures.promotions.fetch_add(1, Ordering::Relaxed);
         } else {
-            core.wakeup.ring(); // requests a window, if copies need one
+            core.cleaners.wake(); // requests a window, if copies need one
         }
     }
 }

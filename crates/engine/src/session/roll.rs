@@ -87,7 +87,7 @@ pub(crate) fn roll(
     }
     tail.set_for_deletes(for_deletes);
     // Wakes the cleaners, which clean or prepare the next window.
-    core.wakeup.ring();
+    core.cleaners.wake();
     Ok(true)
 }
 

@@ -95,7 +95,7 @@ impl<'s> Appender<'s> {
             None => drop(tail.close(&core.space)),
             Some(log) => log.close_head(&core.space, head.number, tail),
         }
-        core.wakeup.ring();
+        core.cleaners.wake();
         Ok(())
     }
 
@@ -186,7 +186,7 @@ impl Session {
 fn press_flash(core: &Core, node: usize) {
     if let Some(demotion) = core.demotion() {
         demotion.press();
-        core.wakeup.ring();
+        core.cleaners.wake();
         core.windows().reap(node);
         #[cfg(not(any(loom, shuttle)))]
         std::thread::sleep(FLASH_PAUSE);

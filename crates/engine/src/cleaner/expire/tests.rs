@@ -25,7 +25,7 @@ fn an_object_expires_by_a_verified_time_only() {
         let highest = 63 - in_a_day.leading_zeros() as usize;
         assert!(store.flip_bits(T, b"key", &[8 * 16 + highest]));
         let core = store.core();
-        let context = core.contexts[0].lock().expect("a context");
+        let context = core.cleaners.lock(0);
         let expire = || {
             for (window, segment) in core.space.segments.iter().enumerate() {
                 if segment.is_in_log() {

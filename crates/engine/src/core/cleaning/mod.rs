@@ -1,6 +1,7 @@
 //! The state of cleaning that lives as long as the store: contexts and their passes, and the
 //! pacer's figures. The work is done in `cleaner`.
 
+pub mod cleaners;
 pub mod fruitless;
 pub mod remembered;
 pub mod shrink;
@@ -35,6 +36,12 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// A victim was retired, or given up.
+    pub fn end_victim(&self) {
+        let left = self.victims.load(Ordering::Relaxed).saturating_sub(1);
+        self.victims.store(left, Ordering::Relaxed);
+    }
+
     /// Survivors opened without a log, and bytes moved.
     pub fn plain_survivors(&self) -> (u64, u64) {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -260,8 +267,6 @@ pub struct Pacer {
     lowering: Mutex<Lowering>,
     /// Cleaning frees no more memory for a budget that was lowered.
     lowers_in_vain: AtomicBool,
-    /// Number of times that a cleaner thread looked for work and found none.
-    pub idle_looks: AtomicU64,
     /// 1 while a cache must evict although little is live, because fragments of large objects fill
     /// its memory, or because its disk is full.
     pub forced_eviction: AtomicU64,
@@ -309,11 +314,6 @@ impl Pacer {
         let average = self.victim_live.load(Ordering::Relaxed);
         self.victim_live
             .store((average * 7 + now.min(1000)) / 8, Ordering::Relaxed);
-    }
-
-    /// A cleaner thread found nothing to do.
-    pub fn note_idle_look(&self) {
-        self.idle_looks.fetch_add(1, Ordering::Release);
     }
 
     /// Judges the cleaning for a budget that was lowered; see [`Lowering::look`].

@@ -231,7 +231,7 @@ impl Context {
         if !walk.used {
             drop(walk);
             core.cleared.remove(&set);
-            core.wakeup.ring(); // many segments may be hollow now
+            core.cleaners.wake(); // many segments may be hollow now
             return true;
         }
         // No entry could be counted in this round: the segments of all the rest are being written

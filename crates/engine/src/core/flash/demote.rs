@@ -205,7 +205,7 @@ impl Demotion<'_> {
     fn room_for_promoted(self) -> u64 {
         let Demotion { core, tier } = self;
         let all = core.segment_budget() / core.space.segment_bytes() as u64;
-        let open = core.actors.heads().len() + 2 * core.contexts.len() + SPARE_WINDOWS;
+        let open = core.actors.heads().len() + 2 * core.cleaners.contexts() + SPARE_WINDOWS;
         let room = all.saturating_sub(open as u64 + all / 32);
         if tier.has_room(false) {
             room
@@ -259,7 +259,7 @@ impl Demotion<'_> {
     /// is in use.
     fn cleans_in_vain(self, hard: u64) -> bool {
         let Demotion { core, tier } = self;
-        let (freed, used) = core.gain();
+        let (freed, used) = core.cleaners.gain();
         let (freed_before, used_before) = tier.pressure.gain();
         let freed = freed.saturating_sub(freed_before);
         let used = used.saturating_sub(used_before);
@@ -287,7 +287,7 @@ impl Demotion<'_> {
         if self.tier.leaving() == 0 {
             self.press();
         }
-        self.core.wakeup.ring();
+        self.core.cleaners.wake();
     }
 
     /// Requests the demotion of a segment.
@@ -300,8 +300,8 @@ impl Demotion<'_> {
     pub fn press_and_wait(self, node: usize) -> bool {
         let core = self.core;
         self.press();
-        core.wakeup.ring();
-        if core.cleaners() == 0 {
+        core.cleaners.wake();
+        if core.cleaners.threads() == 0 {
             self.demote_one(node);
         }
         core.windows().reap(node);
@@ -415,7 +415,7 @@ impl Demotion<'_> {
         tier.turn_cold(window, slot, mask, &core.epochs);
         tier.figures.demoted.fetch_add(1, Ordering::Relaxed);
         tier.pressure.end();
-        tier.pressure.set_gain(core.gain());
+        tier.pressure.set_gain(core.cleaners.gain());
         tier.set_live_bytes(tier.live_bytes() + core.live_in(window));
         true
     }
