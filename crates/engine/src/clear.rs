@@ -141,8 +141,12 @@ fn kill_index(pin: &Pin<'_>, index: &Index) {
 /// and are many or on flash.
 fn may_count_later(core: &Core, entries: u64) -> bool {
     let sides = core.log.as_ref().is_some_and(|log| log.has_sides());
+    let on_flash = core
+        .tier
+        .as_ref()
+        .map_or(0, |tier| tier.statistics().used_bytes);
     let mut windows = 0..core.space.segments.len() as u32;
-    (entries > FEW_OBJECTS || core.flash_used() > 0)
+    (entries > FEW_OBJECTS || on_flash > 0)
         && core.cleared.has_room()
         && core.cleaners.threads() > 0
         && !sides

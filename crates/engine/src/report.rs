@@ -29,7 +29,7 @@ impl Store {
             expired_bytes: core.expired_bytes(),
             utilization: core.live_in_memory() as f64 / segment_budget_bytes.max(1) as f64,
             committed_bytes: core.space.budget.used(),
-            excess_bytes: core.excess_bytes(),
+            excess_bytes: core.space.budget.excess_bytes(),
             index_bytes: core.arena.committed_bytes(),
             segments_open,
             segments_closed,

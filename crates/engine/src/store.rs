@@ -137,8 +137,7 @@ impl Store {
 
     /// The longest time that a writer has waited for memory since the last call; zero: none has.
     pub fn take_longest_stall(&self) -> Duration {
-        let longest_ns = &self.core.pacer.longest_stall_ns;
-        Duration::from_nanos(longest_ns.swap(0, Ordering::Relaxed))
+        self.core.pacer.take_longest_stall()
     }
 
     /// One step of cleaning as a cleaner thread does it, of about `quota_bytes` of victims, as if

@@ -23,7 +23,9 @@
 //! until it is full, so that no memory is lost to half-empty survivors. Entries are looked up in
 //! groups with their buckets prefetched.
 
+use crate::cleaner::balance::Load;
 use crate::cleaner::candidate::{Candidate, GROUP, NotLocked, find_all};
+use crate::cleaner::levels::is_short;
 use crate::cleaner::select::{select, select_hollow, select_on_flash_of_cache};
 use crate::core::Core;
 use crate::core::cleaning::{Context, Current, Kind, PlainPass, Tally};
@@ -138,7 +140,7 @@ impl Context {
 
     /// Takes the next victim, and selects new ones if there is none left. False: there is none.
     fn next_victim(&mut self, core: &Core, tally: &Tally) -> bool {
-        let evict = core.must_evict();
+        let evict = core.need().must_evict();
         if self.victims.is_empty() {
             match &core.log {
                 None => {
@@ -261,7 +263,7 @@ impl Context {
             || core
                 .log
                 .as_ref()
-                .is_some_and(|log| core.load(log).disk_is_low());
+                .is_some_and(|log| Load::of(core, log).disk_is_low());
         let turn = !(others && self.demoted);
         self.demoted = turn
             && self.may_wait(core)
@@ -284,9 +286,9 @@ impl Context {
     /// if that is full, else segments in memory. A cache with a tier evicts from flash, because
     /// entries in memory are newer.
     fn select_plain(&mut self, core: &Core, must_evict: bool, tally: &Tally) -> (Vec<u32>, bool) {
-        let evict = if !core.evicts_from_flash() {
+        let evict = if !core.need().evicts_from_flash() {
             must_evict
-        } else if self.may_wait(core) && core.flash_wants_eviction() {
+        } else if self.may_wait(core) && core.need().flash_wants_eviction() {
             let (victims, evicts) =
                 select_on_flash_of_cache(core, self.node, &mut self.fruitless_on_flash);
             if let Some(demotion) = core.demotion() {
@@ -357,7 +359,7 @@ impl Context {
         if let Some(tier) = &core.tier {
             tier.background_reads.note_hollow(false); // until the next search
         }
-        core.is_short(self.node) || core.flash_wants_cleaning()
+        is_short(core, self.node) || core.need().flash_wants_cleaning()
     }
 
     /// The next victim whose bytes are in memory. A victim on flash is read back; one that cannot
@@ -373,7 +375,7 @@ impl Context {
                 self.victims.push_front(window); // a cleaner thread will read it
                 return None;
             }
-            if dead || core.may_clean_cold(self.node) && demotion.warm(window) {
+            if dead || core.need().may_clean_cold(self.node) && demotion.warm(window) {
                 return Some(window);
             }
             self.give_up(core, window);
@@ -617,10 +619,10 @@ impl Context {
             return self.drop_entry(core, candidate, me, Departure::Evicted);
         }
         if self.room_for(core, bytes).is_none() {
-            let waits = core.log.is_some() || core.evicts_from_flash();
+            let waits = core.log.is_some() || core.need().evicts_from_flash();
             // A victim that was taken to evict is finished, also if the store is no cache any more:
             // nothing else may have room for its survivors.
-            if !evict && (!core.is_cache() || waits && !core.is_evicting_by_force()) {
+            if !evict && (!core.is_cache() || waits && !core.pacer.evicts_by_force()) {
                 return None;
             }
             // A cache never stops for want of room to keep an entry.

@@ -3,7 +3,6 @@
 use super::pacer::{STUCK_DEVICE_AGAIN, WAIT_MAX, Waited};
 use crate::Error;
 use crate::core::Core;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Maximum attempts of one operation: more than it can need, so the lack is then of another kind
@@ -32,7 +31,7 @@ impl IndexSearch {
     /// # Errors
     /// The search has taken too long.
     pub(crate) fn next(&mut self, core: &Core) -> Result<bool, Error> {
-        if !core.waits_for_flash() {
+        if !core.need().waits_for_flash() {
             return match self.tries() {
                 true => Ok(false),
                 false => Err(core.out_of_memory()),
@@ -40,25 +39,21 @@ impl IndexSearch {
         }
         let now = Instant::now();
         let waited = self.waited.get_or_insert_with(|| Waited::since(now));
-        if waited.look(now) <= core.index_patience() {
+        if waited.look(now) <= patience(core) {
             return Ok(true);
         }
-        core.pacer
-            .index_vain_ms
-            .store(core.clock.now_ms(), Ordering::Relaxed);
+        core.pacer.note_index_vain(core.clock.now_ms());
         Err(core.out_of_memory())
     }
 }
 
-impl Core {
-    /// Longest wait of a writer for index memory. If another one waited in vain lately, little: the
-    /// writers of a thread wait one after the other.
-    fn index_patience(&self) -> Duration {
-        let vain_ms = self.pacer.index_vain_ms.load(Ordering::Relaxed);
-        if vain_ms > 0 && self.clock.now_ms().abs_diff(vain_ms) < VAIN_FOR_MS {
-            STUCK_DEVICE_AGAIN
-        } else {
-            WAIT_MAX
-        }
+/// Longest wait of a writer for index memory. If another one waited in vain lately, little: the
+/// writers of a thread wait one after the other.
+fn patience(core: &Core) -> Duration {
+    let vain_ms = core.pacer.index_vain_ms();
+    if vain_ms > 0 && core.clock.now_ms().abs_diff(vain_ms) < VAIN_FOR_MS {
+        STUCK_DEVICE_AGAIN
+    } else {
+        WAIT_MAX
     }
 }

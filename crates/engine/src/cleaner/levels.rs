@@ -52,28 +52,41 @@ const CLEANED_PER_RESCAN: u32 = 5;
 /// Segments searched when there is nothing else left to gain.
 const RESCANS_WHEN_DRY: usize = 8;
 
-impl Core {
-    /// Figures for the balancer.
-    pub fn load(&self, log: &Log) -> Load {
-        let budget = self.segment_budget().max(1) as f64;
-        let pending = |node| self.space.waiting(node).0 * self.space.segment_bytes();
-        let promoted = self.promoted_bytes();
-        let waiting: usize = (0..self.space.nodes()).map(pending).sum();
-        let used = self
+impl Load {
+    /// The figures of this moment.
+    pub(super) fn of(core: &Core, log: &Log) -> Load {
+        let budget = core.segment_budget().max(1) as f64;
+        let pending = |node| core.space.waiting(node).0 * core.space.segment_bytes();
+        let promoted = core.promoted_bytes();
+        let waiting: usize = (0..core.space.nodes()).map(pending).sum();
+        let used = core
             .segment_bytes_committed()
             .saturating_sub(waiting as u64 + promoted);
+        let on_flash = core
+            .tier
+            .as_ref()
+            .map_or(0, |tier| tier.statistics().used_bytes);
         let (disk_segments, disk_segments_max) = log.swaps().room();
         Load {
             used_part: used as f64 / budget,
-            live_part: self.live_in_memory() as f64 / budget,
-            tombstone_part: self.actors.tombstone_bytes() as f64
-                / (budget + self.flash_used() as f64),
+            live_part: core.live_in_memory() as f64 / budget,
+            tombstone_part: core.actors.tombstone_bytes() as f64 / (budget + on_flash as f64),
             disk_segments,
             disk_segments_max,
             compaction_is_dry: log.swaps().is_dry(),
             two_levels: log.options().two_levels,
         }
     }
+}
+
+/// True if memory or disk is short, so that cleaning is more than relocation.
+pub(super) fn is_short(core: &Core, node: usize) -> bool {
+    let need = core.need();
+    let disk = core
+        .log
+        .as_ref()
+        .map(|log| Load::of(core, log).disk_is_low());
+    need.is_low(node) || disk == Some(true) || need.is_giving_back()
 }
 
 impl Context {
@@ -90,7 +103,7 @@ impl Context {
             if self.begin_pass(core, log, tally, Goal::Relocate) {
                 return;
             }
-            if !core.is_short(self.node) {
+            if !is_short(core, self.node) {
                 return; // there was no other reason to clean
             }
         }
@@ -102,7 +115,7 @@ impl Context {
                 return;
             }
         }
-        let load = core.load(log);
+        let load = Load::of(core, log);
         if !loading && load.tombstones_accumulate() {
             want_of_token(core, log, self.node); // the next choice is for it
         }
@@ -117,7 +130,9 @@ impl Context {
         if combine && self.begin_pass(core, log, tally, goal) {
             return;
         }
-        if combine && core.flash_wants_eviction() && self.begin_pass(core, log, tally, Goal::Evict)
+        if combine
+            && core.need().flash_wants_eviction()
+            && self.begin_pass(core, log, tally, Goal::Evict)
         {
             return;
         }

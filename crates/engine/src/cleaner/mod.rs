@@ -20,7 +20,7 @@ use crate::space::Purpose;
 use context::Step;
 use cpu_affinity::CpuAffinity;
 use duramen_base::planted::carry;
-pub(crate) use pacer::CACHE_LIVE_PART;
+use pacer::wants_cleaning;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -147,8 +147,8 @@ impl Cleaner {
         }
         // First the memory that is free already.
         core.space.follow_limit(node, TRIMMED_AT_ONCE);
-        let shrinking = core.is_giving_back();
-        if !core.wants_cleaning(node, self.number) && !shrinking {
+        let shrinking = core.need().is_giving_back();
+        if !wants_cleaning(core, node, self.number) && !shrinking {
             return false;
         }
         let me = context.me();
@@ -171,8 +171,9 @@ impl Cleaner {
     /// Backs a free window before a head needs it, unless a cleaner could free such memory instead.
     fn prepare(&self, core: &Core) {
         let node = self.number % core.space.nodes();
-        while !core.is_giving_back()
-            && core.is_filling(node)
+        let need = core.need();
+        while !need.is_giving_back()
+            && need.is_filling(node)
             && core.space.prepare_one(node, PREPARED_WINDOWS)
         {}
     }
@@ -180,7 +181,7 @@ impl Cleaner {
     fn keep_house(&mut self, core: &Core) {
         core.clock.watch(core.log.as_deref(), &core.space);
         core.watch_flash();
-        core.watch_live_size();
+        core.need().watch_live_size();
         core.space.tend_scarcity();
         core.arena.reap(core.epochs.quiet_before());
         core.defragment_index(self.number);

@@ -6,10 +6,10 @@
 //! gradually, and no writer ever meets an empty pool and a cold cleaner: a step of the tax is
 //! bounded, and its cost is spread over all batches.
 
+use super::balance::Load;
 use crate::Error;
 use crate::cleaner::context::Step;
 use crate::core::Core;
-use crate::core::cleaning::shrink::Look;
 use crate::epoch::SlotId;
 use crate::head::Head;
 use crate::space::Purpose;
@@ -27,18 +27,6 @@ const WAITING_STEP_BYTES: u64 = 256 << 10;
 /// Maximum victim bytes scanned per byte appended: the rate that a victim needs which is 95 % live,
 /// and half as much again.
 const TAX_RATE_MAX: f64 = 30.0;
-/// A cache evicts when this part of the segments' budget is live: cleaning stays cheap.
-pub const CACHE_LIVE_PART: f64 = 0.92;
-
-/// Maximum memory of the log, in multiples of its live bytes, while there is something to clean.
-/// With half of it live, cleaning costs about one relocation in three writes. That is less than the
-/// first touch of as much fresh memory, and memory stays in proportion to the data whatever the
-/// budget.
-const FOOTPRINT: f64 = 2.0;
-/// The same with a log, in multiples of live bytes and tombstones. Cleaning is dearer there: every
-/// dead entry must be examined, and an entry that dies young leaves a tombstone which only the
-/// disk's cleaning can end. And waiting makes more of it unnecessary.
-const FOOTPRINT_WITH_LOG: f64 = 3.0;
 /// Number of victims retired before a lack of gain is accepted as one.
 const GAIN_JUDGED_AFTER: u64 = 64;
 
@@ -182,7 +170,12 @@ impl CleanersTurn {
 }
 
 /// A writer's search for memory.
-struct Search {
+struct Search<'c> {
+    core: &'c Core,
+    /// The node of the writer's head.
+    node: usize,
+    /// The writer's lock owner number.
+    me: u16,
     waiting: Waiting,
     purpose: Purpose,
     /// The writer is inside the store.
@@ -201,10 +194,131 @@ struct Search {
     oldest: (u64, Waited),
 }
 
-impl Search {
-    fn begin(core: &Core, waiting: Waiting, purpose: Purpose) -> Search {
+/// True if this cleaner thread should work. With a log, threads beyond the first of each node join
+/// later.
+pub fn wants_cleaning(core: &Core, node: usize, thread: usize) -> bool {
+    let need = core.need();
+    let Some(log) = &core.log else {
+        return need.is_low(node) || need.flash_wants_cleaning();
+    };
+    let load = Load::of(core, log);
+    let joins = thread < core.space.nodes()
+        || load.memory_is_low(thread / core.space.nodes())
+        || core.space.free_windows(node) == 0;
+    let relocates = log.swaps().relocations.is_asking();
+    need.is_low(node) && joins
+        || need.flash_wants_cleaning()
+        || (load.disk_is_low() || relocates) && !core.is_loading()
+}
+
+/// If memory is short, cleans in proportion to the bytes that the caller appended. The caller is
+/// outside (not pinned).
+pub fn pay_tax(core: &Core, appended_bytes: u64, head: &Head, me: u16) {
+    head.processor.note();
+    let rate = tax_rate(core, head.node);
+    if rate > 0.0 {
+        let quota = (rate * appended_bytes as f64) as u64;
+        // Does not wait for a context: if all helpers are at work, cleaning is in progress.
+        help(core, head.node, quota.min(TAX_STEP_BYTES), me, None);
+        if core.space.budget.is_above_limit() {
+            core.windows().reap(head.node);
+        }
+    }
+}
+
+/// Victim bytes to scan per byte appended.
+fn tax_rate(core: &Core, node: usize) -> f64 {
+    let free = core.need().ease(node);
+    if free >= 0.5 {
+        return 0.0;
+    }
+    let needed = (1.5 / core.pacer.victim_dead_part().max(0.01)).min(TAX_RATE_MAX);
+    needed * (0.5 - free) / 0.5
+}
+
+/// One step in one of the helpers' contexts, for a writer that waits for memory, or pays a tax
+/// (`None`). A writer that is inside the store takes those of cleaner threads too: it keeps these
+/// threads from working, because it is alone or because another guard waits for it to leave.
+/// `None`: contexts of this node are busy, and the others have nothing to do.
+///
+/// A writer that is outside waits for a context if all are busy. One that is inside does not: a
+/// cleaner thread keeps its context while it waits for a flash device.
+fn help(
+    core: &Core,
+    node: usize,
+    quota_bytes: u64,
+    me: u16,
+    waiting: Option<Waiting>,
+) -> Option<Step> {
+    let inside = waiting.is_some_and(Waiting::is_inside);
+    let may_wait = matches!(waiting, Some(Waiting::Alone(_)));
+    let contexts = if inside {
+        0..core.cleaners.contexts()
+    } else {
+        core.cleaners.helpers()
+    };
+    let mut helpers = contexts.filter(|n| n % core.space.nodes() == node);
+    let (mut result, mut is_busy) = (None, false);
+    // If one context has nothing to do, another may still have victims. And if one gets no window,
+    // another may have the last one, and no thread of its own (space::S5).
+    for n in helpers.clone() {
+        let Some(mut context) = core.cleaners.try_lock(n) else {
+            is_busy = true;
+            continue;
+        };
+        match context.step(core, quota_bytes, me, inside, may_wait) {
+            Step::Worked => return Some(Step::Worked),
+            Step::Blocked => result = Some(Step::Blocked),
+            Step::Idle => result = result.or(Some(Step::Idle)),
+        }
+    }
+    if inside && is_busy {
+        return None;
+    }
+    if result.is_none() && waiting.is_some() {
+        let n = helpers.next()?;
+        let mut context = core.cleaners.lock(n);
+        result = Some(context.step(core, quota_bytes, me, inside, may_wait));
+    }
+    result
+}
+
+/// Finds memory for one window of a head, cleaning until there is some.
+///
+/// # Errors
+/// [`Error::OutOfMemory`] when cleaning frees no more.
+pub fn find_memory(
+    core: &Core,
+    head: &Head,
+    me: u16,
+    waiting: Waiting,
+    purpose: Purpose,
+) -> Result<(), Error> {
+    let started = Instant::now();
+    core.cleaners.wake();
+    let result = Search::begin(core, head.node, me, waiting, purpose).clean_until_free();
+    // The head may be another session's by now, so these counters have more than one writer.
+    let counters = &head.counters;
+    counters.stalls.fetch_add(1, Ordering::Relaxed);
+    let stalled_ns = started.elapsed().as_nanos() as u64;
+    counters.stall_ns.fetch_add(stalled_ns, Ordering::Relaxed);
+    core.pacer.note_stall(stalled_ns);
+    result
+}
+
+impl<'c> Search<'c> {
+    fn begin(
+        core: &'c Core,
+        node: usize,
+        me: u16,
+        waiting: Waiting,
+        purpose: Purpose,
+    ) -> Search<'c> {
         let alone = waiting.is_inside();
         Search {
+            core,
+            node,
+            me,
             waiting,
             purpose,
             alone,
@@ -217,203 +331,10 @@ impl Search {
             oldest: (0, Waited::since(Instant::now())),
         }
     }
-}
 
-impl Core {
-    /// Windows of a node that the store should need for its present live data: the smaller of the
-    /// node's share of the budget and `FOOTPRINT` times the live bytes. Beyond it, cleaning is
-    /// cheaper than touching fresh memory.
-    fn footprint_windows(&self, node_share: f64) -> f64 {
-        let window = self.space.segment_bytes() as f64;
-        let hard = self.segment_budget().saturating_sub(self.promoted_bytes()) as f64 / window;
-        let slack = (2 * (self.actors.heads().len() + self.cleaners.contexts()) + 4) as f64;
-        let wanted = if self.log.is_some() {
-            FOOTPRINT_WITH_LOG * (self.live_in_memory() + self.actors.tombstone_bytes()) as f64
-        } else {
-            FOOTPRINT * self.live_in_memory() as f64
-        };
-        (wanted / window + slack).min(hard) * node_share
-    }
-
-    /// Free windows of a node over the number at which cleaning starts, F <= min(0.1, (1 - L) / 2)
-    /// of the memory [Rumble14 §5.2]. 1 or less: clean; 0: the next head has to wait.
-    fn ease(&self, node: usize) -> f64 {
-        let share = 1.0 / self.space.nodes() as f64;
-        let footprint = self.footprint_windows(share);
-        let live = self.live_in_memory() as f64 / self.space.segment_bytes() as f64 * share;
-        let low = ((1.0 - live / footprint.max(1.0)).max(0.0) / 2.0).min(0.1) * footprint;
-        let free =
-            (self.space.free_windows(node) as f64).min(footprint - self.windows_in_use(node));
-        free.max(0.0) / low.max(1.0)
-    }
-
-    /// Windows of a node with entries in them. If several nodes share the budget: the node's share
-    /// of all.
-    fn windows_in_use(&self, node: usize) -> f64 {
-        let committed = self
-            .segment_bytes_committed()
-            .saturating_sub(self.promoted_bytes());
-        let committed = committed as f64 / self.space.segment_bytes() as f64;
-        committed / self.space.nodes() as f64 - self.space.waiting(node).1 as f64
-    }
-
-    pub fn is_low(&self, node: usize) -> bool {
-        self.ease(node) <= 1.0
-    }
-
-    /// True if this cleaner thread should work. With a log, threads beyond the first of each node
-    /// join later.
-    pub fn wants_cleaning(&self, node: usize, thread: usize) -> bool {
-        let Some(log) = &self.log else {
-            return self.is_low(node) || self.flash_wants_cleaning();
-        };
-        let load = self.load(log);
-        let joins = thread < self.space.nodes()
-            || load.memory_is_low(thread / self.space.nodes())
-            || self.space.free_windows(node) == 0;
-        let relocates = log.swaps().relocations.is_asking();
-        self.is_low(node) && joins
-            || self.flash_wants_cleaning()
-            || (load.disk_is_low() || relocates) && !self.is_loading()
-    }
-
-    /// True if memory or disk is short, so that cleaning is more than relocation.
-    pub fn is_short(&self, node: usize) -> bool {
-        let disk = self.log.as_ref().map(|log| self.load(log).disk_is_low());
-        self.is_low(node) || disk == Some(true) || self.is_giving_back()
-    }
-
-    /// True while memory is to be given back to the system.
-    pub fn is_giving_back(&self) -> bool {
-        self.pacer.is_shrinking() || self.is_lowering()
-    }
-
-    /// True while the store grows: then windows are backed ahead of the heads, which would have to
-    /// touch them anyway.
-    pub fn is_filling(&self, node: usize) -> bool {
-        self.ease(node) > 1.0
-    }
-
-    /// True if a cache is so full that cleaning must evict.
-    pub fn must_evict(&self) -> bool {
-        self.is_cache()
-            && (self.is_evicting_by_force()
-                || self.evicts_from_flash() && self.index_is_large()
-                || self.actors.live_bytes() as f64 > CACHE_LIVE_PART * self.live_limit() as f64
-                    && !self.cleared.is_pending())
-    }
-
-    /// True if a cache must evict although little is live.
-    pub fn is_evicting_by_force(&self) -> bool {
-        self.pacer.forced_eviction.load(Ordering::Relaxed) != 0
-    }
-
-    /// Victim bytes to scan per byte appended.
-    fn tax_rate(&self, node: usize) -> f64 {
-        let free = self.ease(node);
-        if free >= 0.5 {
-            return 0.0;
-        }
-        let dead_part = 1.0 - self.pacer.victim_live.load(Ordering::Relaxed) as f64 / 1000.0;
-        let needed = (1.5 / dead_part.max(0.01)).min(TAX_RATE_MAX);
-        needed * (0.5 - free) / 0.5
-    }
-
-    /// If memory is short, cleans in proportion to the bytes that the caller appended. The caller
-    /// is outside (not pinned).
-    pub fn pay_tax(&self, appended_bytes: u64, head: &Head, me: u16) {
-        head.processor.note();
-        let rate = self.tax_rate(head.node);
-        if rate > 0.0 {
-            let quota = (rate * appended_bytes as f64) as u64;
-            // Does not wait for a context: if all helpers are at work, cleaning is in progress.
-            self.help(head.node, quota.min(TAX_STEP_BYTES), me, None);
-            if self.space.budget.is_above_limit() {
-                self.windows().reap(head.node);
-            }
-        }
-    }
-
-    /// One step in one of the helpers' contexts, for a writer that waits for memory, or pays a tax
-    /// (`None`). A writer that is inside the store takes those of cleaner threads too: it keeps
-    /// these threads from working, because it is alone or because another guard waits for it to
-    /// leave. `None`: contexts of this node are busy, and the others have nothing to do.
-    ///
-    /// A writer that is outside waits for a context if all are busy. One that is inside does not: a
-    /// cleaner thread keeps its context while it waits for a flash device.
-    fn help(
-        &self,
-        node: usize,
-        quota_bytes: u64,
-        me: u16,
-        waiting: Option<Waiting>,
-    ) -> Option<Step> {
-        let inside = waiting.is_some_and(Waiting::is_inside);
-        let may_wait = matches!(waiting, Some(Waiting::Alone(_)));
-        let contexts = if inside {
-            0..self.cleaners.contexts()
-        } else {
-            self.cleaners.helpers()
-        };
-        let mut helpers = contexts.filter(|n| n % self.space.nodes() == node);
-        let (mut result, mut is_busy) = (None, false);
-        // If one context has nothing to do, another may still have victims. And if one gets no
-        // window, another may have the last one, and no thread of its own (space::S5).
-        for n in helpers.clone() {
-            let Some(mut context) = self.cleaners.try_lock(n) else {
-                is_busy = true;
-                continue;
-            };
-            match context.step(self, quota_bytes, me, inside, may_wait) {
-                Step::Worked => return Some(Step::Worked),
-                Step::Blocked => result = Some(Step::Blocked),
-                Step::Idle => result = result.or(Some(Step::Idle)),
-            }
-        }
-        if inside && is_busy {
-            return None;
-        }
-        if result.is_none() && waiting.is_some() {
-            let n = helpers.next()?;
-            let mut context = self.cleaners.lock(n);
-            result = Some(context.step(self, quota_bytes, me, inside, may_wait));
-        }
-        result
-    }
-
-    /// Finds memory for one window of a head, cleaning until there is some.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`] when cleaning frees no more.
-    pub fn find_memory(
-        &self,
-        head: &Head,
-        me: u16,
-        waiting: Waiting,
-        purpose: Purpose,
-    ) -> Result<(), Error> {
-        let started = Instant::now();
-        self.cleaners.wake();
-        let result = self.clean_until_free(head.node, me, waiting, purpose);
-        // The head may be another session's by now, so these counters have more than one writer.
-        let counters = &head.counters;
-        counters.stalls.fetch_add(1, Ordering::Relaxed);
-        let stalled_ns = started.elapsed().as_nanos() as u64;
-        counters.stall_ns.fetch_add(stalled_ns, Ordering::Relaxed);
-        let longest_ns = &self.pacer.longest_stall_ns;
-        longest_ns.fetch_max(stalled_ns, Ordering::Relaxed);
-        result
-    }
-
-    fn clean_until_free(
-        &self,
-        node: usize,
-        me: u16,
-        waiting: Waiting,
-        purpose: Purpose,
-    ) -> Result<(), Error> {
-        let mut search = Search::begin(self, waiting, purpose);
-        let holding = if search.alone {
+    fn clean_until_free(mut self) -> Result<(), Error> {
+        let (core, node, purpose) = (self.core, self.node, self.purpose);
+        let holding = if self.alone {
             &[Resource::Key, Resource::Head, Resource::Pin]
         } else {
             NOTHING
@@ -421,72 +342,72 @@ impl Core {
         let mut long = LongWait::new(Resource::Memory, holding);
         loop {
             long.look();
-            let waited = search.whole.look(Instant::now());
-            self.has_patience(&mut search, waited)?;
-            self.freshen_pin(&mut search)?;
-            self.windows().take_back_released();
-            self.windows().reap(node);
-            let disk_has_room = self.disk_has_room(purpose);
-            if self.space.free_windows_for(node, purpose) > 0 && disk_has_room {
-                self.pacer.forced_eviction.store(0, Ordering::Relaxed);
+            let waited = self.whole.look(Instant::now());
+            self.has_patience(waited)?;
+            self.freshen_pin()?;
+            core.windows().take_back_released();
+            core.windows().reap(node);
+            let disk_has_room = core.disk_has_room(purpose);
+            if core.space.free_windows_for(node, purpose) > 0 && disk_has_room {
+                core.pacer.set_evicts_by_force(false);
                 return Ok(());
             }
-            if purpose != Purpose::Promoted && self.refuses(purpose) {
-                return Err(self.out_of_memory());
+            if purpose != Purpose::Promoted && core.refuses(purpose) {
+                return Err(core.out_of_memory());
             }
-            if self.is_cache() && !disk_has_room {
+            if core.is_cache() && !disk_has_room {
                 // Cleaning alone may free no segment, and no client of a cache deletes.
-                self.pacer.forced_eviction.store(1, Ordering::Relaxed);
+                core.pacer.set_evicts_by_force(true);
             }
-            if !disk_has_room && waited > self.disk_patience(purpose) {
+            if !disk_has_room && waited > self.disk_patience() {
                 return Err(self.disk_full());
             }
-            let step = self.help(node, WAITING_STEP_BYTES, me, Some(waiting));
+            let step = help(core, node, WAITING_STEP_BYTES, self.me, Some(self.waiting));
             if step != Some(Step::Worked) {
-                let is_busy = step.is_none();
-                self.wait_for_others(&mut search, node, disk_has_room, is_busy)?;
+                self.wait_for_others(disk_has_room, step.is_none())?;
                 duramen_base::sync::yield_now();
             }
-            self.judge_gain(&mut search, disk_has_room)?;
+            self.judge_gain(disk_has_room)?;
         }
     }
 
     /// # Errors
     /// If the search has taken too long.
-    fn has_patience(&self, search: &mut Search, waited: Duration) -> Result<(), Error> {
-        let (waiting, purpose) = (search.waiting, search.purpose);
-        if waited <= waiting.most(purpose).min(self.device_patience(purpose)) {
+    fn has_patience(&mut self, waited: Duration) -> Result<(), Error> {
+        let most = self.waiting.most(self.purpose);
+        if waited <= most.min(self.device_patience()) {
             return Ok(());
         }
         // A guard that waits briefly waits again outside if it gets this error.
-        let is_brief = matches!(waiting, Waiting::Briefly(_));
-        self.note_stuck_device(search.in_vain.time(), purpose);
-        Err(self.no_room(self.disk_has_room(purpose) || is_brief))
+        let is_brief = matches!(self.waiting, Waiting::Briefly(_));
+        let in_vain = self.in_vain.time();
+        self.note_stuck_device(in_vain);
+        Err(self.no_room(self.core.disk_has_room(self.purpose) || is_brief))
     }
 
     /// Gives a guard that is inside a fresh stamp.
     ///
     /// # Errors
     /// If the oldest pin has not moved for long: its holder is most likely waiting for this guard.
-    fn freshen_pin(&self, search: &mut Search) -> Result<(), Error> {
-        let (Waiting::Inside(slot) | Waiting::Alone(slot) | Waiting::Briefly(slot)) =
-            search.waiting
+    fn freshen_pin(&mut self) -> Result<(), Error> {
+        let (Waiting::Inside(slot) | Waiting::Alone(slot) | Waiting::Briefly(slot)) = self.waiting
         else {
             return Ok(());
         };
-        self.epochs.pin(slot);
-        let quiet = self.epochs.quiet_before();
-        if quiet != search.oldest.0 {
-            search.oldest = (quiet, Waited::since(Instant::now()));
+        let core = self.core;
+        core.epochs.pin(slot);
+        let quiet = core.epochs.quiet_before();
+        if quiet != self.oldest.0 {
+            self.oldest = (quiet, Waited::since(Instant::now()));
             return Ok(());
         }
-        let waited = search.oldest.1.look(Instant::now());
+        let waited = self.oldest.1.look(Instant::now());
         // It cannot demote as it can clean: with a tier it depends on a cleaner thread and the
         // device. Also with a full disk this error: it makes the caller unlock its keys, and try
         // again.
-        if waited > STARVED_AFTER && (!self.waits_for_flash() || waited > STUCK_AFTER) {
-            self.note_stuck_device(waited, search.purpose);
-            return Err(self.out_of_memory());
+        if waited > STARVED_AFTER && (!core.need().waits_for_flash() || waited > STUCK_AFTER) {
+            self.note_stuck_device(waited);
+            return Err(core.out_of_memory());
         }
         Ok(())
     }
@@ -497,44 +418,39 @@ impl Core {
     ///
     /// # Errors
     /// If there is none.
-    fn wait_for_others(
-        &self,
-        search: &mut Search,
-        node: usize,
-        disk_has_room: bool,
-        is_busy: bool,
-    ) -> Result<(), Error> {
+    fn wait_for_others(&mut self, disk_has_room: bool, is_busy: bool) -> Result<(), Error> {
+        let core = self.core;
         // Loaded in the order in which a victim passes through these states.
-        let victims = self.cleaners.victims(node);
-        let (retired, _) = self.space.waiting(node);
-        let flash = self.tier.as_ref().map_or(0, |tier| tier.progress());
-        let log = self.log.as_ref().map_or(0, |log| log.progress());
-        let freed = self.cleaners.gain().0 + log + flash + self.cleared.progress();
-        let waited = search.in_vain.time();
-        let alone = search.alone;
-        if freed != search.freed || (!alone && self.exclusive.is_wanted()) {
-            (search.freed, search.in_vain, search.fruitless) = (freed, InVain::begin(alone), 0);
-            search.turn = CleanersTurn::new(self);
-        } else if self.is_disk_full() && waited > STARVED_AFTER {
+        let victims = core.cleaners.victims(self.node);
+        let (retired, _) = core.space.waiting(self.node);
+        let flash = core.tier.as_ref().map_or(0, |tier| tier.progress());
+        let log = core.log.as_ref().map_or(0, |log| log.progress());
+        let freed = core.cleaners.gain().0 + log + flash + core.cleared.progress();
+        let waited = self.in_vain.time();
+        let alone = self.alone;
+        if freed != self.freed || (!alone && core.exclusive.is_wanted()) {
+            (self.freed, self.in_vain, self.fruitless) = (freed, InVain::begin(alone), 0);
+            self.turn = CleanersTurn::new(core);
+        } else if is_disk_full(core) && waited > STARVED_AFTER {
             return Err(self.disk_full());
-        } else if self.waits_for_disk(search.purpose) && waited < search.in_vain.patience() {
-            self.ask_disk()?;
-            search.turn = CleanersTurn::new(self);
-        } else if self.waits_for_flash() && waited < DISK_STUCK_AFTER {
-            if let Some(demotion) = self.demotion() {
+        } else if self.waits_for_disk() && waited < self.in_vain.patience() {
+            ask_disk(core)?;
+            self.turn = CleanersTurn::new(core);
+        } else if core.need().waits_for_flash() && waited < DISK_STUCK_AFTER {
+            if let Some(demotion) = core.demotion() {
                 demotion.ask();
             }
             #[cfg(not(any(loom, shuttle)))]
             std::thread::sleep(DISK_LOOK_AGAIN);
-            search.turn = CleanersTurn::new(self);
-        } else if !alone && !search.turn.is_over(self) {
-            self.cleaners.wake();
+            self.turn = CleanersTurn::new(core);
+        } else if !alone && !self.turn.is_over(core) {
+            core.cleaners.wake();
         } else if retired == 0 && (victims == 0 && !is_busy || waited > STUCK_AFTER) {
-            search.fruitless += 1;
-            if search.fruitless > 3 && !disk_has_room {
+            self.fruitless += 1;
+            if self.fruitless > 3 && !disk_has_room {
                 return Err(self.disk_full());
             }
-            if search.fruitless > 3 {
+            if self.fruitless > 3 {
                 self.give_up_cleaning(disk_has_room)?;
             }
         }
@@ -543,26 +459,26 @@ impl Core {
 
     /// Fragments of large objects can make every victim as long as its survivor: then cleaning does
     /// not help.
-    fn judge_gain(&self, search: &mut Search, disk_has_room: bool) -> Result<(), Error> {
-        let (freed, used) = self.cleaners.gain();
-        let (freed, used) = (freed - search.gain.0, used - search.gain.1);
+    fn judge_gain(&mut self, disk_has_room: bool) -> Result<(), Error> {
+        let (freed, used) = self.core.cleaners.gain();
+        let (freed, used) = (freed - self.gain.0, used - self.gain.1);
         if freed >= GAIN_JUDGED_AFTER {
-            if used >= freed && !self.waits_for_flash() {
+            if used >= freed && !self.core.need().waits_for_flash() {
                 self.give_up_cleaning(disk_has_room)?;
             }
-            search.gain = self.cleaners.gain();
+            self.gain = self.core.cleaners.gain();
         }
         Ok(())
     }
 
     /// Longest wait of a writer while a device completes nothing, if another writer waited in vain.
-    fn device_patience(&self, purpose: Purpose) -> Duration {
-        let flash = self.tier.as_ref().map(|tier| tier.progress());
-        let disk = self.log.as_ref().map(|log| log.progress());
-        let pacer = &self.pacer;
+    fn device_patience(&self) -> Duration {
+        let (core, purpose) = (self.core, self.purpose);
+        let flash = core.tier.as_ref().map(|tier| tier.progress());
+        let disk = core.log.as_ref().map(|log| log.progress());
         // Cleaning may find room for a removal without flash, but not without the disk.
-        let is_stuck = pacer.flash_stuck.stands(flash) && purpose != Purpose::Tombstones
-            || pacer.disk_stuck.stands(disk);
+        let is_stuck = core.pacer.flash_stuck.stands(flash) && purpose != Purpose::Tombstones
+            || core.pacer.disk_stuck.stands(disk);
         if is_stuck && purpose.is_for_head() {
             STUCK_DEVICE_AGAIN
         } else {
@@ -570,135 +486,99 @@ impl Core {
         }
     }
 
-    /// A writer waited in vain: if it was for a device, the next ones do not wait as long.
-    fn note_stuck_device(&self, waited: Duration, purpose: Purpose) {
+    /// The writer waited in vain: if it was for a device, the next ones do not wait as long.
+    fn note_stuck_device(&self, waited: Duration) {
+        let core = self.core;
         if waited <= STUCK_AFTER {
             return; // the device may only be slow
         }
-        if let Some(tier) = &self.tier
-            && self.waits_for_flash()
+        if let Some(tier) = &core.tier
+            && core.need().waits_for_flash()
         {
-            self.pacer.flash_stuck.note(tier.progress());
+            core.pacer.flash_stuck.note(tier.progress());
         }
-        if let Some(log) = &self.log
-            && self.waits_for_disk(purpose)
+        if let Some(log) = &core.log
+            && self.waits_for_disk()
         {
-            self.pacer.disk_stuck.note(log.progress());
+            core.pacer.disk_stuck.note(log.progress());
         }
-    }
-
-    /// True if survivors cannot be written for want of space.
-    fn is_disk_full(&self) -> bool {
-        let mut log = self.log.iter();
-        log.any(|log| log.is_disk_full_for_cleaners())
     }
 
     /// Longest wait of a writer for a segment of a disk that has none, whatever others gain
     /// meanwhile.
-    fn disk_patience(&self, purpose: Purpose) -> Duration {
+    fn disk_patience(&self) -> Duration {
         // A removal does not go by what other writers were refused: several passes may be needed
         // to free a segment for its tombstone.
-        if purpose == Purpose::Tombstones {
+        if self.purpose == Purpose::Tombstones {
             return WAIT_MAX;
         }
-        let mut log = self.log.iter();
+        let mut log = self.core.log.iter();
         match log.any(|log| log.swaps().is_short_of_disk()) {
             true => FULL_DISK_AGAIN,
             false => FULL_DISK_AFTER,
         }
     }
 
-    /// The error for a writer that gets no segment for want of disk.
-    fn disk_full(&self) -> Error {
-        if let Some(log) = &self.log {
-            log.swaps().refused();
-        }
-        Error::DiskFull
-    }
-
-    /// False: the disk holds as many segments as heads may open.
-    pub fn disk_has_room(&self, purpose: Purpose) -> bool {
-        self.log
-            .as_ref()
-            .is_none_or(|log| log.swaps().has_room(purpose))
-    }
-
     /// True if the log's writer has work to do after which cleaning may continue, or memory or disk
     /// may be free.
-    fn waits_for_disk(&self, purpose: Purpose) -> bool {
-        let Some(log) = &self.log else {
+    fn waits_for_disk(&self) -> bool {
+        let core = self.core;
+        let Some(log) = &core.log else {
             return false;
         };
-        let segments = (0..).zip(&self.space.segments);
+        let segments = (0..).zip(&core.space.segments);
         log.swaps().is_waiting()
-            || log.swaps().is_at_work() && !self.disk_has_room(purpose)
+            || log.swaps().is_at_work() && !core.disk_has_room(self.purpose)
             || segments
                 .filter(|(_, segment)| segment.is_closed())
-                .any(|(window, _)| match &self.tier {
+                .any(|(window, _)| match &core.tier {
                     None => !log.is_victim_to_be(window),
                     // A window that is held and written waits for flash, not for the disk.
                     Some(_) => !log.may_leave_memory(window),
                 })
     }
 
-    /// Requests a commit, and yields the core to the thread that makes it.
-    fn ask_disk(&self) -> Result<(), Error> {
-        if let Some(log) = &self.log {
-            log.check_writable()?;
-            log.demand();
-        }
-        #[cfg(not(any(loom, shuttle)))]
-        std::thread::sleep(DISK_LOOK_AGAIN);
-        Ok(())
-    }
-
     /// Cleaning alone frees nothing: a store is full, a cache must evict.
     fn give_up_cleaning(&self, disk_has_room: bool) -> Result<(), Error> {
-        if !self.is_cache() {
+        if !self.core.is_cache() {
             return Err(self.no_room(disk_has_room));
         }
-        self.pacer.forced_eviction.store(1, Ordering::Relaxed);
+        self.core.pacer.set_evicts_by_force(true);
         Ok(())
     }
 
     /// The error of a writer that gets no window.
     fn no_room(&self, disk_has_room: bool) -> Error {
         match disk_has_room {
-            true => self.out_of_memory(),
+            true => self.core.out_of_memory(),
             false => self.disk_full(),
         }
     }
 
-    /// Decides whether to give memory back. Called by the first cleaner thread now and then.
-    pub fn watch_live_size(&self) {
-        let live = self.live_in_memory();
-        let slack = (4 + self.actors.heads().len() + 2 * self.cleaners.contexts())
-            * self.space.segment_bytes();
-        let goal = live + live / 8 + slack as u64;
-        // An effort that was begun is finished: its end does not depend on how much a step frees.
-        let floor =
-            live + live / 16 + (self.cleaners.contexts() * self.space.segment_bytes()) as u64;
-        let calm = (live + live / 2).max(goal + goal / 16);
-        let committed = self
-            .segment_bytes_committed()
-            .saturating_sub(self.promoted_bytes());
-        self.pacer.watch_lowering(
-            self.space.budget.is_above_limit(),
-            self.space.budget.used(),
-            self.actors.log_time(),
-        );
-        let shrinking = self.pacer.shrinker.lock().expect("shrinker").look(Look {
-            live,
-            committed,
-            goal,
-            floor,
-            calm,
-            log_time: self.actors.log_time(),
-        });
-        self.pacer
-            .shrinking
-            .store(u64::from(shrinking), Ordering::Relaxed);
+    /// The error for a writer that gets no segment for want of disk.
+    fn disk_full(&self) -> Error {
+        if let Some(log) = &self.core.log {
+            log.swaps().refused();
+        }
+        Error::DiskFull
     }
+}
+
+/// True if survivors cannot be written for want of space.
+fn is_disk_full(core: &Core) -> bool {
+    let mut log = core.log.iter();
+    log.any(|log| log.is_disk_full_for_cleaners())
+}
+
+/// Requests a commit, and yields the core to the thread that makes it.
+fn ask_disk(core: &Core) -> Result<(), Error> {
+    if let Some(log) = &core.log {
+        log.check_writable()?;
+        log.demand();
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    std::thread::sleep(DISK_LOOK_AGAIN);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -721,7 +601,7 @@ mod tests {
             .map(|n| core.cleaners.lock(n))
             .collect();
         for waiting in [Waiting::Inside, Waiting::Briefly, Waiting::Alone] {
-            let step = core.help(0, 1000, visitor.me(), Some(waiting(visitor.slot)));
+            let step = help(core, 0, 1000, visitor.me(), Some(waiting(visitor.slot)));
             assert_eq!(step, None);
         }
         drop(busy);

@@ -57,7 +57,7 @@ pub fn select_on_flash_of_cache(
     node: usize,
     fruitless: &mut Fruitless,
 ) -> (Vec<u32>, bool) {
-    if !core.index_is_large() {
+    if !core.need().index_is_large() {
         let emptier = select_emptier(core, node, false, true, CACHE_LIVE_PART_MAX, fruitless);
         if !emptier.is_empty() {
             return (emptier, false);
@@ -102,7 +102,9 @@ fn select_emptier(
         } else if u <= most {
             let candidate = ((1.0 - u) * age / u.max(1e-6), window);
             candidates.push(candidate);
-            if core.dead_bytes(window, live) as f64 >= dead_part * committed {
+            if core.space.segments[window as usize].dead_beside(live) as f64
+                >= dead_part * committed
+            {
                 with_dead.push(candidate);
             }
         }
@@ -199,7 +201,7 @@ fn needed_bytes(core: &Core, log: &Log, window: u32, now_ms: u64) -> u64 {
 /// Windows of a node whose segments may be victims (levels::V1).
 fn closed_windows<'a>(core: &'a Core, log: &'a Log, node: usize) -> impl Iterator<Item = u32> + 'a {
     let segments = &core.space.segments;
-    let with_cold = core.may_clean_cold(node);
+    let with_cold = core.need().may_clean_cold(node);
     core.space.windows_of_node(node).filter(move |window| {
         segments[*window as usize].is_closed()
             && log.is_victim_to_be(*window)

@@ -381,6 +381,12 @@ impl Core {
         self.log.as_ref().is_some_and(|log| log.is_loading())
     }
 
+    /// False: the disk holds as many segments as heads may open.
+    pub fn disk_has_room(&self, purpose: Purpose) -> bool {
+        let log = self.log.as_ref();
+        log.is_none_or(|log| log.swaps().has_room(purpose))
+    }
+
     /// True while many entries come at once: segments are being loaded, or a side log is being
     /// filled.
     pub fn index_grows(&self) -> bool {

@@ -31,17 +31,6 @@ impl Core {
         Ok(())
     }
 
-    /// True while memory has to be given back for a lowered budget, as far as cleaning frees any.
-    pub fn is_lowering(&self) -> bool {
-        self.space.budget.is_above_limit() && !self.pacer.lowers_in_vain()
-    }
-
-    /// Memory in use beyond the budget, in bytes.
-    pub fn excess_bytes(&self) -> u64 {
-        let budget = &self.space.budget;
-        budget.used().saturating_sub(budget.limit())
-    }
-
     /// Checks whether the store can work with a lower budget, and whether that holds its data; a
     /// cache evicts what it does not hold.
     fn check_lower(&self, bytes: u64) -> Result<(), Error> {

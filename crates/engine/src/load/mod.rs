@@ -58,8 +58,9 @@ mod settle;
 pub use revived::Revived;
 pub(crate) use settle::key_is;
 
-use crate::cleaner::CACHE_LIVE_PART;
 use crate::cleaner::context::Step;
+use crate::core::cleaning::need::CACHE_LIVE_PART;
+use crate::core::flash::tier::Tier;
 use crate::core::{Core, Visitor};
 use crate::log::{Log, Pass};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
@@ -653,7 +654,9 @@ impl Loader {
             core.space.leave_less();
             *patience = Patience::new(self);
             Ok(())
-        } else if core.demotion().is_some_and(|it| it.is_writing()) || core.flash_has_failed() {
+        } else if core.demotion().is_some_and(|it| it.is_writing())
+            || core.tier.as_deref().is_some_and(Tier::has_failed)
+        {
             Err(Error::FlashStuck)
         } else {
             Err(core.out_of_memory())

@@ -31,6 +31,7 @@ pub use observed::Observed;
 pub use pin::Pin;
 pub use work::Work;
 
+use crate::cleaner::pacer::{LOOK_EVERY_BYTES, pay_tax};
 use crate::core::flash::Holding;
 use crate::epoch::SlotId;
 use crate::index::bucket::{Slot, View};
@@ -504,12 +505,9 @@ impl Drop for Guard<'_> {
         self.pin.end();
         if wrote
             && !self.pin.is_alone()
-            && let Some(bytes) = self
-                .pin
-                .work()
-                .take_untaxed(crate::cleaner::pacer::LOOK_EVERY_BYTES)
+            && let Some(bytes) = self.pin.work().take_untaxed(LOOK_EVERY_BYTES)
         {
-            core.pay_tax(bytes, self.append.head(), self.pin.me());
+            pay_tax(core, bytes, self.append.head(), self.pin.me());
         }
     }
 }

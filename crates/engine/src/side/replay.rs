@@ -2,7 +2,7 @@
 
 use super::completions::Take;
 use super::{SideError, SideLog, close};
-use crate::cleaner::pacer::Waiting;
+use crate::cleaner::pacer::{Waiting, find_memory};
 use crate::core::damage::EntryDamage;
 use crate::core::flash::{Demotion, Gather};
 use crate::core::{Core, Visitor};
@@ -638,7 +638,7 @@ impl Replay<'_> {
             if let Some(window) = core.windows().open(helper.node, Purpose::Side, 0) {
                 break window;
             }
-            core.find_memory(helper, self.me, Waiting::Outside, Purpose::Side)?;
+            find_memory(core, helper, self.me, Waiting::Outside, Purpose::Side)?;
         };
         let segment = log.new_segment_id(); // side::S5
         log.give_window(&core.space, window, segment, segment::Kind::Survivor, 0);
@@ -664,7 +664,7 @@ impl Replay<'_> {
             return Err(core.out_of_memory());
         }
         if !core.space.release_one(helper.node) {
-            core.find_memory(helper, self.me, Waiting::Outside, Purpose::Side)?;
+            find_memory(core, helper, self.me, Waiting::Outside, Purpose::Side)?;
             core.space.release_one(helper.node);
         }
         Ok(())

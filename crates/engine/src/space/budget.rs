@@ -116,6 +116,11 @@ impl Budget {
         self.max
     }
 
+    /// Memory in use beyond the limit, in bytes.
+    pub fn excess_bytes(&self) -> u64 {
+        self.used().saturating_sub(self.limit())
+    }
+
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }

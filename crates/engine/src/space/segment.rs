@@ -4,6 +4,7 @@
 //! Live bytes are `appended - (sum of the actors' dead counters - dead_base)`: writers count the
 //! entries that they kill in their own counters (`counters`), so an overwrite writes no line here.
 
+use super::SEGMENT_HEADER_BYTES;
 use super::expiring::{Expiring, Sample, Waiting};
 use duramen_base::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -186,6 +187,12 @@ impl Segment {
 
     pub fn appended_bytes(&self) -> u32 {
         self.appended.load(Ordering::Acquire)
+    }
+
+    /// Bytes of entries that were appended and are not live; `live`: those that are.
+    pub fn dead_beside(&self, live: u64) -> u64 {
+        let entries = u64::from(self.appended_bytes()).saturating_sub(SEGMENT_HEADER_BYTES as u64);
+        entries.saturating_sub(live)
     }
 
     /// True while entries in it can be alive.

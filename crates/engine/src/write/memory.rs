@@ -3,7 +3,7 @@
 //! The lock order is that of [`write`](super).
 
 use crate::cleaner::index_search::IndexSearch;
-use crate::cleaner::pacer::Waiting;
+use crate::cleaner::pacer::{Waiting, find_memory};
 use crate::core::Core;
 use crate::index::{Partition, Resize};
 use crate::session::append::Appender;
@@ -45,7 +45,7 @@ impl<'s> Appender<'s> {
             // No thread may wait for this head while its holder waits for readers to leave, or for
             // a guard that is alone.
             self.let_head_go();
-            let found = pin.outside(|| core.find_memory(head, me, Waiting::Outside, purpose));
+            let found = pin.outside(|| find_memory(core, head, me, Waiting::Outside, purpose));
             return self.or_close_head(core, found, purpose);
         }
         if pin.locks().was_starved() {
@@ -56,7 +56,7 @@ impl<'s> Appender<'s> {
             true => Waiting::Briefly(slot),
             false => Waiting::Inside(slot),
         };
-        let found = core.find_memory(head, me, waiting, purpose);
+        let found = find_memory(core, head, me, waiting, purpose);
         let found = self.or_close_head(core, found, purpose);
         if found.is_err() {
             pin.locks_mut().starve();

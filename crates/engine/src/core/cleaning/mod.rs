@@ -3,6 +3,7 @@
 
 pub mod cleaners;
 pub mod fruitless;
+pub mod need;
 pub mod remembered;
 pub mod shrink;
 
@@ -14,10 +15,11 @@ use duramen_base::ids::SegmentId;
 use duramen_format::recipe::{Fate, Parts};
 use fruitless::{Fruitless, Rounds};
 use remembered::Remembered;
-use shrink::{Lowering, Shrinker};
+use shrink::{Look, Lowering, Shrinker};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The cleaner's statistics, written by the context's holder.
 #[derive(Default)]
@@ -258,27 +260,27 @@ impl PassAtWork {
 #[derive(Default)]
 pub struct Pacer {
     /// Live part of recent victims, in thousandths (exponential average).
-    pub victim_live: AtomicU64,
+    victim_live: AtomicU64,
     /// Used by the first cleaner thread only.
-    pub shrinker: Mutex<Shrinker>,
-    /// 1 while memory is given back.
-    pub shrinking: AtomicU64,
+    shrinker: Mutex<Shrinker>,
+    /// Memory is given back.
+    shrinking: AtomicBool,
     /// Used by the first cleaner thread only.
     lowering: Mutex<Lowering>,
     /// Cleaning frees no more memory for a budget that was lowered.
     lowers_in_vain: AtomicBool,
-    /// 1 while a cache must evict although little is live, because fragments of large objects fill
-    /// its memory, or because its disk is full.
-    pub forced_eviction: AtomicU64,
+    /// A cache must evict although little is live, because fragments of large objects fill its
+    /// memory, or because its disk is full.
+    evicts_by_force: AtomicBool,
     /// Passes gain nothing until more entries have died.
     passes_in_vain: AtomicBool,
     /// When a writer last waited in vain for flash, and for the log's disk.
     pub flash_stuck: Stuck,
     pub disk_stuck: Stuck,
     /// The time at which a writer last waited in vain for index memory; 0: none has.
-    pub index_vain_ms: AtomicU64,
+    index_vain_ms: AtomicU64,
     /// Longest time that a writer has waited for memory since somebody asked.
-    pub longest_stall_ns: AtomicU64,
+    longest_stall_ns: AtomicU64,
 }
 
 /// Progress of a device, and one, when a writer last waited for it in vain; 0: none has. It is void
@@ -328,6 +330,46 @@ impl Pacer {
     }
 
     pub fn is_shrinking(&self) -> bool {
-        self.shrinking.load(Ordering::Relaxed) != 0
+        self.shrinking.load(Ordering::Relaxed)
+    }
+
+    /// Decides whether memory is given back; see [`Shrinker::look`].
+    pub fn watch_shrinking(&self, look: Look) {
+        let shrinks = self.shrinker.lock().expect("shrinker").look(look);
+        self.shrinking.store(shrinks, Ordering::Relaxed);
+    }
+
+    /// Dead part of recent victims.
+    pub fn victim_dead_part(&self) -> f64 {
+        1.0 - self.victim_live.load(Ordering::Relaxed) as f64 / 1000.0
+    }
+
+    /// True if a cache must evict although little is live.
+    pub fn evicts_by_force(&self) -> bool {
+        self.evicts_by_force.load(Ordering::Relaxed)
+    }
+
+    pub fn set_evicts_by_force(&self, by_force: bool) {
+        self.evicts_by_force.store(by_force, Ordering::Relaxed);
+    }
+
+    /// A writer waited in vain for index memory.
+    pub fn note_index_vain(&self, now_ms: u64) {
+        self.index_vain_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// The time at which a writer last waited in vain for index memory; 0: none has.
+    pub fn index_vain_ms(&self) -> u64 {
+        self.index_vain_ms.load(Ordering::Relaxed)
+    }
+
+    /// A writer has waited so long for memory.
+    pub fn note_stall(&self, ns: u64) {
+        self.longest_stall_ns.fetch_max(ns, Ordering::Relaxed);
+    }
+
+    /// The longest time that a writer has waited for memory since the last call; zero: none has.
+    pub fn take_longest_stall(&self) -> Duration {
+        Duration::from_nanos(self.longest_stall_ns.swap(0, Ordering::Relaxed))
     }
 }

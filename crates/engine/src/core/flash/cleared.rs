@@ -203,7 +203,7 @@ impl Core {
     fn cleared_is_urgent(&self, tier: &Tier) -> bool {
         tier.is_short()
             || self.actors.live_bytes() > self.live_limit()
-            || self.index_is_large() // a part of the index is held by pending entries
+            || self.need().index_is_large() // a part of the index is held by pending entries
             || tier.pressure.others_come_first(self.clock.now_ms())
     }
 }

@@ -34,9 +34,6 @@ const UNUSED_STEPS: usize = 16;
 /// Time between two looks of a thread that lacks memory for the index.
 #[cfg(not(any(loom, shuttle)))]
 const INDEX_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
-/// Part of the budget that a cache's index may take before the cache evicts; the arena has room for
-/// half of the budget.
-const INDEX_PART: f64 = 0.35;
 
 /// The tier of a store, beside all that decides which segments go there and come back.
 #[derive(Clone, Copy)]
@@ -50,14 +47,6 @@ impl Core {
     pub fn demotion(&self) -> Option<Demotion<'_>> {
         let tier = self.tier.as_deref()?;
         Some(Demotion { core: self, tier })
-    }
-
-    /// True if cold segments may be victims. Once the device has failed, their survivors stay in
-    /// memory, and they free none: then only disk asks for them, while memory is not short
-    /// (context::C2).
-    pub fn may_clean_cold(&self, node: usize) -> bool {
-        let tier = self.tier.as_deref();
-        tier.is_some_and(|tier| !tier.has_failed()) || !self.is_low(node)
     }
 
     /// Approximate live bytes of entries whose segments are in memory.
@@ -78,18 +67,6 @@ impl Core {
         tier.map_or(0, |tier| tier.capacity_bytes())
     }
 
-    /// Bytes of the device that segments take.
-    pub fn flash_used(&self) -> u64 {
-        let tier = self.tier.as_ref();
-        tier.map_or(0, |tier| tier.statistics().used_bytes)
-    }
-
-    /// True if flash failed to write a segment (core::flash::F5).
-    pub fn flash_has_failed(&self) -> bool {
-        let tier = self.tier.as_deref();
-        tier.is_some_and(Tier::has_failed)
-    }
-
     /// Looks at the segments on flash again; see [`Demotion::watch`].
     pub fn watch_flash(&self) {
         if let Some(demotion) = self.demotion() {
@@ -102,70 +79,6 @@ impl Core {
     pub fn is_cold(&self, window: u32) -> bool {
         let tier = self.tier.as_ref();
         tier.is_some_and(|tier| tier.is_cold(window as usize))
-    }
-
-    /// True if the tier needs a cleaner thread, to demote or to clean segments on flash.
-    pub fn flash_wants_cleaning(&self) -> bool {
-        let wants = |tier: &Tier| {
-            tier.is_short()
-                || (tier.pressure.is_on() && tier.has_room(false))
-                || tier.wants_hollow()
-        };
-        self.tier.as_deref().is_some_and(wants) || self.flash_wants_eviction()
-    }
-
-    /// True if this is a cache that evicts entries on flash, and not those in memory.
-    pub fn evicts_from_flash(&self) -> bool {
-        let tier = self.tier.as_deref();
-        self.is_cache() && tier.is_some_and(|tier| !tier.has_failed())
-    }
-
-    /// True if a cache has more on flash than there is room for, or than its index should take.
-    pub fn flash_wants_eviction(&self) -> bool {
-        let short = |tier: &Tier| tier.is_short() || self.index_is_large();
-        self.evicts_from_flash() && self.tier.as_deref().is_some_and(short)
-    }
-
-    /// True if entries on flash take nearly as much index as is allowed, or as could be found. If
-    /// its memory is in pieces, a part of the index finds no place to grow before it has reached
-    /// its limit.
-    pub fn index_is_large(&self) -> bool {
-        let wants = |tier: &Tier| tier.pressure.is_by_index();
-        self.arena.allocated_bytes() as f64 > INDEX_PART * self.space.budget.limit() as f64
-            || self.tier.as_deref().is_some_and(wants)
-    }
-
-    /// True if a writer without memory should wait for a cleaner thread: the device can take a
-    /// segment, or has to be cleaned before it can, or copies have to give memory back.
-    pub fn waits_for_flash(&self) -> bool {
-        let Some(demotion) = self.demotion() else {
-            return false;
-        };
-        let tier = demotion.tier;
-        let windows = self.space.segments.len();
-        // The window found last time usually still qualifies: all windows are checked only if it
-        // does not.
-        let any = |hint: &AtomicUsize, is: &dyn Fn(u32) -> bool| {
-            let from = hint.load(Ordering::Relaxed);
-            let found = (from..windows).chain(0..from).find(|n| is(*n as u32));
-            hint.store(found.unwrap_or(0), Ordering::Relaxed);
-            found.is_some()
-        };
-        tier.leaving() > 0
-            || self.cleared.is_pending()
-            || self.flash_wants_eviction()
-            || tier.promoted.bytes() > 0
-            || tier.has_room(false)
-                && any(&tier.may_leave, &|window| demotion.may_turn_cold(window))
-            || tier.is_short()
-                && !(self.pacer.passes_are_in_vain() && self.log.is_some())
-                && any(&tier.may_gain, &|window| demotion.gains_if_cleaned(window))
-    }
-
-    /// Bytes of a segment that were appended and are not live; `live`: those that are.
-    pub fn dead_bytes(&self, window: u32, live: u64) -> u64 {
-        let appended = self.space.segments[window as usize].appended_bytes() as usize;
-        (appended.saturating_sub(SEGMENT_HEADER_BYTES) as u64).saturating_sub(live)
     }
 }
 
@@ -243,7 +156,7 @@ impl Demotion<'_> {
         if tier.pressure.is_on() {
             return true;
         }
-        if !core.is_low(node) {
+        if !core.need().is_low(node) {
             return false;
         }
         let hard = core.segment_budget().saturating_sub(tier.promoted.bytes());
@@ -272,7 +185,7 @@ impl Demotion<'_> {
 
     /// The index lacks memory for a new key: a cache then evicts the entries of a victim.
     pub fn evict_for_index(self) {
-        if self.core.evicts_from_flash() {
+        if self.core.need().evicts_from_flash() {
             self.tier.pressure.set_by_index(true);
         }
     }
@@ -280,6 +193,29 @@ impl Demotion<'_> {
     /// Entries are being evicted: a writer that still lacks index memory reports it again.
     pub fn note_eviction(self) {
         self.tier.pressure.set_by_index(false);
+    }
+
+    /// True if a writer without memory should wait for a cleaner thread: the device can take a
+    /// segment, or has to be cleaned before it can, or copies have to give memory back.
+    pub fn is_worth_a_wait(self) -> bool {
+        let Demotion { core, tier } = self;
+        let windows = core.space.segments.len();
+        // The window found last time usually still qualifies: all windows are checked only if it
+        // does not.
+        let any = |hint: &AtomicUsize, is: &dyn Fn(u32) -> bool| {
+            let from = hint.load(Ordering::Relaxed);
+            let found = (from..windows).chain(0..from).find(|n| is(*n as u32));
+            hint.store(found.unwrap_or(0), Ordering::Relaxed);
+            found.is_some()
+        };
+        tier.leaving() > 0
+            || core.cleared.is_pending()
+            || core.need().flash_wants_eviction()
+            || tier.promoted.bytes() > 0
+            || tier.has_room(false) && any(&tier.may_leave, &|window| self.may_turn_cold(window))
+            || tier.is_short()
+                && !(core.pacer.passes_are_in_vain() && core.log.is_some())
+                && any(&tier.may_gain, &|window| self.gains_if_cleaned(window))
     }
 
     /// Requests help for a writer that waits so.
@@ -307,7 +243,7 @@ impl Demotion<'_> {
         core.windows().reap(node);
         #[cfg(not(any(loom, shuttle)))]
         std::thread::sleep(INDEX_PAUSE);
-        core.waits_for_flash()
+        core.need().waits_for_flash()
     }
 
     /// True if a cold segment is not known to be unreadable, and enough of it is dead.
@@ -325,7 +261,8 @@ impl Demotion<'_> {
     fn has_dead(self, window: u32) -> bool {
         let core = self.core;
         let least = core.space.segment_bytes() as f64 * FLASH_DEAD_PART;
-        core.dead_bytes(window, core.live_in(window)) as f64 >= least
+        let segment = &core.space.segments[window as usize];
+        segment.dead_beside(core.live_in(window)) as f64 >= least
     }
 
     fn may_turn_cold(self, window: u32) -> bool {
