@@ -186,7 +186,7 @@ impl<'s> Walks<'_, 's> {
         let (mut warm, mut cold): (Vec<Slot>, Vec<Slot>) = Default::default();
         let mut lacking: Option<Lacking> = None;
         let has_tier = pin.core().tier.is_some();
-        if let Err(error) = pin.core().check_slots(view, bucket) {
+        if let Err(error) = pin.core().slots().check(view, bucket) {
             return Err(Lacking {
                 error,
                 entries: 0,

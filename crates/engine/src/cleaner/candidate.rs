@@ -117,7 +117,7 @@ impl<'a> Candidate<'a> {
                 None => Doubt::None,
             };
         }
-        if core.mends_slots_with(view, home, in_hand) {
+        if core.slots().mend_with(view, home, in_hand) {
             return Doubt::PutBack;
         }
         let mut may_be_its_own = false;

@@ -51,34 +51,41 @@ struct Guess {
     version: u64,
 }
 
+/// The slots of a store's indexes.
+#[derive(Clone, Copy)]
+pub struct Slots<'c> {
+    core: &'c Core,
+}
+
 impl Core {
+    pub fn slots(&self) -> Slots<'_> {
+        Slots { core: self }
+    }
+}
+
+impl Slots<'_> {
     /// For those who must not pass over a key of this home: puts back what is damaged. Pinned.
     ///
     /// # Errors
     /// [`Error::Damaged`]: a slot stays damaged (I2).
-    pub fn check_slots(&self, view: View<'_>, home: usize) -> Result<(), Error> {
-        if view.has_damage(home) && !self.mends_slots(view, home) {
+    pub fn check(self, view: View<'_>, home: usize) -> Result<(), Error> {
+        if view.has_damage(home) && !self.mend(view, home) {
             return Err(Error::Damaged);
         }
         Ok(())
     }
 
     /// Puts back the damaged slots that a search from this home passes. False: one stays. Pinned.
-    pub fn mends_slots(&self, view: View<'_>, home: usize) -> bool {
-        self.mends_slots_with(view, home, None)
+    pub fn mend(self, view: View<'_>, home: usize) -> bool {
+        self.mend_with(view, home, None)
     }
 
-    /// As [`mends_slots`](Self::mends_slots), for one who may have an object in hand (I1).
+    /// As [`mend`](Self::mend), for one who may have an object in hand (I1).
     #[cold]
-    pub fn mends_slots_with(
-        &self,
-        view: View<'_>,
-        home: usize,
-        in_hand: Option<InHand<'_>>,
-    ) -> bool {
+    pub fn mend_with(self, view: View<'_>, home: usize, in_hand: Option<InHand<'_>>) -> bool {
         let mut are_whole = true;
         view.each_damaged(home, |place, slot| {
-            are_whole &= self.mends_slot(view, place, slot, in_hand);
+            are_whole &= self.mend_slot(view, place, slot, in_hand);
         });
         are_whole
     }
@@ -86,27 +93,27 @@ impl Core {
     /// Puts back the damaged slots of a partition that did not grow because of them. False: one
     /// stays. Pinned.
     #[cold]
-    pub fn mends_partition(&self, partition: &Partition) -> bool {
+    pub fn mend_partition(self, partition: &Partition) -> bool {
         let view = partition.view(); // in which another thread may have put them back by now
         for home in 0..view.len() {
-            self.mends_slots(view, home);
+            self.mend(view, home);
         }
         view.is_whole()
     }
 
     /// I1: puts one slot back. False: it stays damaged.
-    fn mends_slot(
-        &self,
+    fn mend_slot(
+        self,
         view: View<'_>,
         place: &AtomicU64,
         slot: Slot,
         in_hand: Option<InHand<'_>>,
     ) -> bool {
-        if self.is_loading() {
+        if self.core.is_loading() {
             return false; // load::R10
         }
         let known_as = (std::ptr::from_ref(place) as u64, slot.0);
-        if self.damages.known(known_as) == Some(None) {
+        if self.core.damages.known(known_as) == Some(None) {
             return false; // it was searched before
         }
         let whole = match self.before_flip(view, slot, in_hand) {
@@ -117,14 +124,14 @@ impl Core {
             }
             Search::Nothing => {
                 self.tell_damaged(known_as, "before a restart");
-                self.damages.note(known_as, None);
+                self.core.damages.note(known_as, None);
                 return false;
             }
         };
         // Release pairs with Acquire in `View::find`, as in `View::insert`.
         let swapped = place.compare_exchange(slot.0, whole.0, Ordering::AcqRel, Ordering::Relaxed);
         if swapped.is_ok() {
-            self.damages.tell(EntryDamage {
+            self.core.damages.tell(EntryDamage {
                 segment: SegmentId::NONE,
                 is_mended: true,
                 what: format!(
@@ -137,7 +144,7 @@ impl Core {
     }
 
     /// Tells of a slot that stays damaged, once.
-    fn tell_damaged(&self, (place, slot): (u64, u64), until: &str) {
+    fn tell_damaged(self, (place, slot): (u64, u64), until: &str) {
         // A place is a multiple of eight, and the number behind it says that it was told of.
         let told_as = (place + 1, slot);
         let closed = "some keys cannot be read or written";
@@ -146,17 +153,17 @@ impl Core {
             is_mended: false,
             what: format!("its slot in the index, {slot:#018x}; {closed} {until}"),
         };
-        self.damages.tell_once(told_as, None, damage);
+        self.core.damages.tell_once(told_as, None, damage);
     }
 
     /// The slot as it was before one of its bits flipped (I1).
-    fn before_flip(&self, view: View<'_>, slot: Slot, in_hand: Option<InHand<'_>>) -> Search {
+    fn before_flip(self, view: View<'_>, slot: Slot, in_hand: Option<InHand<'_>>) -> Search {
         let mut best: Option<(Slot, Guess)> = None;
         let mut is_on_flash = false;
         for location in slot.locations_before_flip() {
             let guess = match in_hand.filter(|own| own.location == location) {
                 Some(own) => self.guess(view, own.entry),
-                None => match bytes_of_guess(self, location) {
+                None => match bytes_of_guess(self.core, location) {
                     Some(bytes) => self.parsed_guess(view, &bytes),
                     None => {
                         is_on_flash = true;
@@ -187,19 +194,20 @@ impl Core {
         }
     }
 
-    fn is_in_log(&self, slot: Slot) -> bool {
-        self.space.segments[self.space.window_of(slot.location())].is_in_log()
+    fn is_in_log(self, slot: Slot) -> bool {
+        let space = &self.core.space;
+        space.segments[space.window_of(slot.location())].is_in_log()
     }
 
     /// As [`guess`](Self::guess), of bytes that may be anything.
-    fn parsed_guess(&self, view: View<'_>, bytes: &[u8]) -> Option<Guess> {
+    fn parsed_guess(self, view: View<'_>, bytes: &[u8]) -> Option<Guess> {
         self.guess(view, &entry::parse(bytes).ok()?)
     }
 
     /// This entry, if it is an object and its key belongs to this view.
-    fn guess(&self, view: View<'_>, entry: &Entry<'_>) -> Option<Guess> {
-        let index = self.tables.index(TableId(entry.table)).ok()?;
-        let hash = KeyHash(self.hasher.hash(entry.key));
+    fn guess(self, view: View<'_>, entry: &Entry<'_>) -> Option<Guess> {
+        let index = self.core.tables.index(TableId(entry.table)).ok()?;
+        let hash = KeyHash(self.core.hasher.hash(entry.key));
         let own = index.partition(hash).view();
         let is_here =
             entry.kind == Kind::Object && own.len() != 0 && std::ptr::eq(own.line(0), view.line(0));

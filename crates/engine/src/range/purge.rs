@@ -231,7 +231,7 @@ impl Purge {
                 }
             };
         // A slot that stays damaged stays here, as no key's.
-        let _ = core.check_slots(view, bucket);
+        let _ = core.slots().check(view, bucket);
         view.each_homed(bucket, me, |slot| {
             if place.includes(slot) && is_leaving(slot, &mut lacks) {
                 leaving.push(slot.tag());

@@ -196,7 +196,7 @@ impl Walk {
                     continue;
                 };
                 homed.clear();
-                core.check_slots(view, bucket)?;
+                core.slots().check(view, bucket)?;
                 view.each_homed(bucket, visitor.me(), |slot| {
                     if ahead.includes(slot) {
                         let sound = self.cold.sound(core, stamp, bucket_number, slot.location());
@@ -560,7 +560,7 @@ impl Export {
             let (place, cold, here) = (self.place, &mut self.cold, &mut self.here);
             let mut lacks = false;
             here.clear();
-            core.check_slots(view, bucket)?;
+            core.slots().check(view, bucket)?;
             view.each_homed(bucket, visitor.me(), |slot| {
                 if place.includes(slot) {
                     match cold.look(core, stamp, slot.location()) {
@@ -644,7 +644,7 @@ fn export_key(
     let view = index.partition(hash).view();
     let (mut found, mut lacks, mut is_there) = (Ok(None), false, false);
     if view.len() != 0 {
-        core.check_slots(view, view.home(index.tag(hash)))?; // else it might look removed
+        core.slots().check(view, view.home(index.tag(hash)))?; // else it might look removed
         let place = view.find(index.tag(hash), visitor.me(), |slot| {
             let at = match cold.sound(core, stamp, number, slot.location()) {
                 Ok(Some(at)) => at,

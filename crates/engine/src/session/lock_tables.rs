@@ -54,7 +54,7 @@ impl<'s> LockTables<'s> {
             let mut waiting = LongWait::new(Resource::Partition, &[Resource::Pin, Resource::Head]);
             while partition.view().len() == 0 || !partition.reserve(inserts) {
                 match partition.resize(inserts, me, core.resources()) {
-                    Resize::Damaged if core.mends_partition(partition) => {}
+                    Resize::Damaged if core.slots().mend_partition(partition) => {}
                     Resize::Damaged => {
                         self.unreserve();
                         return Err(Error::Damaged);

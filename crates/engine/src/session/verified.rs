@@ -72,7 +72,7 @@ impl<'s> Entries<'s> {
                 !matches!(found, Found::Other)
             })?;
             let is_slot_damaged = matches!(found, Found::Damaged) && !slot.is_whole();
-            if !is_slot_damaged || !self.core().mends_slots(view, view.home(tag)) {
+            if !is_slot_damaged || !self.core().slots().mend(view, view.home(tag)) {
                 return Some((place, slot, found)); // V7
             }
         }

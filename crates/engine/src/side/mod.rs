@@ -654,7 +654,7 @@ fn sweep_bucket(
 ) -> Option<i64> {
     let (core, me) = (visitor.core, visitor.me());
     let mut found = Vec::new();
-    let _ = core.check_slots(view, bucket); // as in `take_back`
+    let _ = core.slots().check(view, bucket); // as in `take_back`
     view.each_homed(bucket, me, |slot| {
         if windows.contains(&(core.space.window_of(slot.location()) as u32)) {
             found.push(slot);

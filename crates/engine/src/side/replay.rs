@@ -424,7 +424,7 @@ impl Replay<'_> {
                     let more = self.room_for(arrival, partition);
                     match partition.grow(more, self.me, with) {
                         Resize::NoMemory => return Some(Need::Memory),
-                        Resize::Damaged if !self.core.mends_partition(partition) => {
+                        Resize::Damaged if !self.core.slots().mend_partition(partition) => {
                             return Some(Need::Sound);
                         }
                         Resize::Done | Resize::Damaged | Resize::Busy => {}
@@ -457,7 +457,7 @@ impl Replay<'_> {
         let stamp = core.epochs.stamp_of(self.visitor.slot);
         let (mut rival, mut lacks) = (Ok(std::ptr::null::<u8>()), false);
         let home = view.home(arrival.index.tag(arrival.hash));
-        core.check_slots(view, home).map_err(|_| Need::Sound)?;
+        core.slots().check(view, home).map_err(|_| Need::Sound)?;
         let found = view.find(arrival.index.tag(arrival.hash), self.me, |slot| {
             let at = match has_bug(Bug::RivalsUnverified) {
                 true => Ok(cold.look(core, stamp, n, slot.location()).map(|it| it.at)),

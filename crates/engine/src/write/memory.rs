@@ -136,7 +136,7 @@ impl<'s> Appender<'s> {
         let core = pin.core();
         match partition.resize(1, pin.me(), core.resources()) {
             Resize::Done => Ok(()),
-            Resize::Damaged if core.mends_partition(partition) => Ok(()),
+            Resize::Damaged if core.slots().mend_partition(partition) => Ok(()),
             Resize::Damaged => Err(Error::Damaged),
             Resize::NoMemory => self.make_index_room(pin, search),
             Resize::Busy => {
