@@ -163,7 +163,7 @@ fn count_group(core: &Core, group: Range<usize>, counters: &Counters) {
         // SAFETY: whole entries that this guard appended.
         let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
         at += entry.padded_bytes;
-        core.count_cleared(&entry, location, counters);
+        core.cleared.meet(&core.space, &entry, location, counters);
     }
 }
 

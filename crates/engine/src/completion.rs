@@ -14,15 +14,13 @@
 //! address. Two copies of one record (from a replay that was repeated) both stay until the client
 //! has acknowledged.
 
-use crate::core::Core;
 use crate::session::Guard;
 use crate::session::roll::roll;
 use crate::space::{Purpose, Space};
 use crate::{Completions, Error, Store, TableId};
 use duramen_base::limits::VALUE_BYTES_MAX;
-use duramen_format::entry::{Completion, Entry};
+use duramen_format::entry::Completion;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Memory is charged for the tracker in steps of this size, and so many steps at once.
 const CHARGE_BYTES: u64 = 256 << 10;
@@ -32,7 +30,7 @@ impl Store {
     /// Sets the tracker, before anything is loaded. Until then all records stay. Only the first
     /// call counts.
     pub fn set_completions(&self, completions: Arc<dyn Completions>) {
-        let _ = self.core().completions.set(completions);
+        self.core().tracker.set(completions);
     }
 
     /// Charges the tracker's memory to the budget, some steps at each call, so that about `wanted`
@@ -43,7 +41,7 @@ impl Store {
         let core = self.core();
         let space = &core.space;
         let limit = space.budget.limit();
-        let mut charged = core.completion_bytes.load(Ordering::Relaxed);
+        let mut charged = core.tracker.charged_bytes();
         for _ in 0..CHARGE_STEPS {
             if charged < wanted && charged + CHARGE_BYTES <= limit / 2 {
                 let is_there = space.charge_beside_segments(CHARGE_BYTES)
@@ -60,25 +58,8 @@ impl Store {
                 break;
             }
         }
-        core.completion_bytes.store(charged, Ordering::Relaxed);
+        core.tracker.set_charged_bytes(charged);
         charged.min(limit / 4)
-    }
-}
-
-impl Core {
-    /// Q3
-    pub fn met_completion(&self, entry: &Entry<'_>) {
-        if let (Some(completions), Some(record)) = (self.completions.get(), Completion::of(entry)) {
-            completions.met(&record);
-        }
-    }
-
-    /// Q2
-    pub fn keeps_completion(&self, entry: &Entry<'_>) -> bool {
-        match (self.completions.get(), Completion::of(entry)) {
-            (Some(completions), Some(record)) => completions.keep(&record),
-            _ => true,
-        }
     }
 }
 

@@ -31,7 +31,6 @@ use crate::core::flash::tier::{Tier, refill_bytes};
 use crate::core::flash::{Read, bytes_of};
 use crate::device::Cold;
 use crate::session::Session;
-use crate::space::segment::State;
 use crate::{Error, KeyHash, Store, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_disk::Aligned;
@@ -490,15 +489,5 @@ fn keep(
         }
         core.cleaners.wake();
         std::thread::sleep(LOOK_AGAIN);
-    }
-}
-
-impl Core {
-    /// The segment of this window was in memory before a restart: advice for demotion.
-    pub(crate) fn keep_in_memory(&self, window: u32) {
-        if let Some(tier) = &self.tier {
-            debug_assert!(self.space.segments[window as usize].state() != State::Promoted);
-            tier.keep(window);
-        }
     }
 }

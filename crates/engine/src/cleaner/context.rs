@@ -469,7 +469,12 @@ impl Context {
                 let candidate = Candidate::new(core, index, location, entry, unindexed);
                 *place = Some(candidate.with_source(source));
             } else {
-                core.count_cleared(&entry, location, core.actors.of_context(self.number));
+                core.cleared.meet(
+                    &core.space,
+                    &entry,
+                    location,
+                    core.actors.of_context(self.number),
+                );
             }
         }
         // All lookups come before the first move: so their cache misses overlap, which they would

@@ -273,7 +273,8 @@ impl Context {
         all_dead: bool,
     ) -> Option<()> {
         let counters = core.actors.of_context(self.number);
-        core.count_cleared(&candidate.entry, candidate.location, counters); // cleared::K1
+        core.cleared
+            .meet(&core.space, &candidate.entry, candidate.location, counters); // cleared::K1
         let doubt = match all_dead {
             true => Doubt::None,
             false => candidate.doubt(core),
@@ -486,7 +487,7 @@ impl Context {
         let counters = core.actors.of_context(self.number);
         let entry = &candidate.entry;
         let (from, bytes) = (core.space.window_of(candidate.location), entry.padded_bytes);
-        if core.keeps_completion(entry) {
+        if core.tracker.keeps(entry) {
             self.room_for(core, bytes)?;
             let to = core.space.at(Space::location(self.survivor.take(bytes)));
             // SAFETY: source: a whole verified entry of the victim, or its copy (context::C5);
@@ -549,7 +550,7 @@ impl Context {
                 let needed = match entry.kind {
                     entry::Kind::Object => continue,
                     entry::Kind::Tombstone => needs.tombstone(entry.victim, &[]),
-                    entry::Kind::Completion => core.keeps_completion(&entry),
+                    entry::Kind::Completion => core.tracker.keeps(&entry),
                 };
                 let bytes = entry.padded_bytes as u32;
                 if needed && core.tables.index(TableId(entry.table)).is_ok() {

@@ -15,7 +15,6 @@ mod select;
 
 use crate::Departure;
 use crate::core::Core;
-use crate::log::Log;
 use crate::space::Purpose;
 use context::Step;
 use cpu_affinity::CpuAffinity;
@@ -184,9 +183,38 @@ impl Cleaner {
         core.need().watch_live_size();
         core.space.tend_scarcity();
         core.arena.reap(core.epochs.quiet_before());
-        core.defragment_index(self.number);
+        self.defragment_index(core);
         core.arena.trim(&core.space.budget);
         self.expire(core);
+    }
+
+    /// Moves a few views of fragmented indexes.
+    fn defragment_index(&self, core: &Core) {
+        let resources = core.resources();
+        // No view of a growing index stays in its place for long, and moves would delay the writers
+        // that make it grow.
+        if core.index_grows() && !core.is_short_of_memory() || !resources.is_fragmented() {
+            return;
+        }
+        let haste = resources.fragmentation().clamp(1, DEFRAGMENT_HASTE_MAX) as usize;
+        let mut left = haste * DEFRAGMENT_BYTES;
+        let context = core.cleaners.lock(self.number);
+        // Enter first, then take the registry's lock: a guard that drops a table waits for this
+        // context to leave before it takes that lock.
+        while left > 0 && context.enter(core) {
+            let mut moved = 0;
+            core.tables.each_index(|_, index| {
+                moved += resources.defragment(index, context.me());
+            });
+            context.leave(core);
+            // The hole that a view left is free for the next one as soon as no reader uses the
+            // view.
+            core.arena.reap(core.epochs.quiet_before());
+            if moved == 0 {
+                return;
+            }
+            left = left.saturating_sub(moved);
+        }
     }
 
     /// Finds segments of which a good part has expired, and drops the expired entries. Takes at
@@ -202,7 +230,7 @@ impl Cleaner {
         let tier = core.tier.as_deref();
         let mut may_read = tier.is_some_and(|tier| tier.background_reads.are_rested());
         self.waits_to_expire = false;
-        self.thorough.tend(core.refuses_heads(), total, started);
+        self.thorough.tend(refuses_heads(core), total, started);
         for _ in 0..total {
             let window = self.cursor % total;
             self.cursor = window + 1;
@@ -239,43 +267,9 @@ impl Cleaner {
     }
 }
 
-impl Core {
-    /// True if writers are refused: memory or the disk is full.
-    fn refuses_heads(&self) -> bool {
-        let on_disk = |log: &Log| !log.swaps().has_room(Purpose::Head);
-        self.refuses(Purpose::Head) || self.log.as_deref().is_some_and(on_disk)
-    }
-
-    /// Moves a few views of fragmented indexes, as a cleaner thread's context.
-    fn defragment_index(&self, number: usize) {
-        // No view of a growing index stays in its place for long, and moves would delay the writers
-        // that make it grow.
-        if self.index_grows() && !self.is_short_of_memory() || !self.resources().is_fragmented() {
-            return;
-        }
-        let haste = self
-            .resources()
-            .fragmentation()
-            .clamp(1, DEFRAGMENT_HASTE_MAX) as usize;
-        let mut left = haste * DEFRAGMENT_BYTES;
-        let context = self.cleaners.lock(number);
-        // Enter first, then take the registry's lock: a guard that drops a table waits for this
-        // context to leave before it takes that lock.
-        while left > 0 && context.enter(self) {
-            let mut moved = 0;
-            self.tables.each_index(|_, index| {
-                moved += self.resources().defragment(index, context.me());
-            });
-            context.leave(self);
-            // The hole that a view left is free for the next one as soon as no reader uses the
-            // view.
-            self.arena.reap(self.epochs.quiet_before());
-            if moved == 0 {
-                return;
-            }
-            left = left.saturating_sub(moved);
-        }
-    }
+/// True if writers are refused: memory or the disk is full.
+fn refuses_heads(core: &Core) -> bool {
+    core.refuses(Purpose::Head) || !core.disk_has_room(Purpose::Head)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

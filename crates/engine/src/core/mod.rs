@@ -10,6 +10,7 @@ pub mod flash;
 mod resize;
 pub mod slots;
 pub mod sound;
+mod tracker;
 pub mod watches;
 mod windows;
 pub mod workers;
@@ -25,7 +26,7 @@ use crate::space::segment::State;
 use crate::space::{SEGMENT_HEADER_BYTES, Space, segment_bytes_of};
 use crate::table::Tables;
 use crate::topology::Topology;
-use crate::{Completions, Error, Mode, Options, TableId};
+use crate::{Error, Mode, Options, TableId};
 use actors::Actors;
 use cleaning::Pacer;
 use cleaning::cleaners::Cleaners;
@@ -40,7 +41,7 @@ use duramen_format::hash::KeyHasher;
 use flash::cleared::Cleared;
 use flash::tier::Tier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use tracker::Tracker;
 use watches::Watches;
 use workers::{Workers, open_segments};
 use writes::Writes;
@@ -70,10 +71,7 @@ pub struct Core {
     pub exclusive: Exclusive,
     /// `None`: the store is memory alone.
     pub log: Option<Box<Log>>,
-    /// The tracker of the clients' requests.
-    pub completions: OnceLock<Arc<dyn Completions>>,
-    /// Bytes of the memory budget charged for the tracker. Counts only.
-    pub completion_bytes: AtomicU64,
+    pub tracker: Tracker,
     pub watches: Watches,
     pub cleared: Cleared,
     pub departures: Departures,
@@ -124,10 +122,12 @@ impl Core {
         let epochs = Epochs::new(SESSIONS_MAX + VISITORS + contexts, Ticks::detect());
         let windows = space.segments.len();
         let cleaners = Cleaners::new(&workers, nodes, &epochs)?;
+        let hasher = KeyHasher::new(options.hash_seed.unwrap_or_else(random_seed));
         let mut core = Core {
             evicts: AtomicBool::new(options.mode == Mode::Cache),
             clock: DoubtedClock::new(options.clock.clone(), doubts_clock),
-            hasher: KeyHasher::new(options.hash_seed.unwrap_or_else(random_seed)),
+            cleared: Cleared::new(hasher.clone()),
+            hasher,
             arena: Arena::new(options.memory_bytes_max() / 2, options.huge_pages, topology)?,
             tables: Tables::new(),
             actors: Actors::new((heads, contexts), log.is_some(), windows, topology),
@@ -136,10 +136,8 @@ impl Core {
             pacer: Pacer::default(),
             exclusive: Exclusive::default(),
             log,
-            completions: OnceLock::new(),
-            completion_bytes: AtomicU64::new(0),
+            tracker: Tracker::default(),
             watches: Watches::default(),
-            cleared: Cleared::default(),
             departures: Departures::default(),
             writes: Writes::default(),
             damages: Damages::default(),
@@ -352,8 +350,7 @@ impl Core {
 
     /// Memory of the structures that exist from the start, of marks, and of the tracker.
     pub fn overhead_bytes(&self) -> u64 {
-        let tracker = self.completion_bytes.load(Ordering::Relaxed);
-        self.overhead + self.watches.charged_bytes() + tracker
+        self.overhead + self.watches.charged_bytes() + self.tracker.charged_bytes()
     }
 
     fn sum_overhead(&self) -> u64 {

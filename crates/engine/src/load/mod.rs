@@ -63,6 +63,7 @@ use crate::core::cleaning::need::CACHE_LIVE_PART;
 use crate::core::flash::tier::Tier;
 use crate::core::{Core, Visitor};
 use crate::log::{Log, Pass};
+use crate::space::segment::State;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, Store};
 use duramen_base::expiry::is_expired;
@@ -463,8 +464,10 @@ impl Loader {
         info.set_dead_base(core.actors.dead_in(window));
         info.set_opened(core.clock.now_ms(), rank * capacity as u64);
         self.log().adopt_window(window, segment);
-        if segment.0 >= self.kept_from || self.kept.contains(&segment.0) {
-            core.keep_in_memory(window);
+        let was_in_memory = segment.0 >= self.kept_from || self.kept.contains(&segment.0);
+        if let (true, Some(tier)) = (was_in_memory, &core.tier) {
+            debug_assert!(info.state() != State::Promoted);
+            tier.keep(window); // advice for demotion
         }
         self.settle_all(&visitor, window, length).map_err(memory)?;
         info.close();

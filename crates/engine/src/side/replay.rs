@@ -607,7 +607,7 @@ impl Replay<'_> {
         self.dead_bytes += bytes as u64; // as far as segments know
         self.append(bytes, |out| out.copy_from_slice(arrival.raw));
         counters.note_tombstone(bytes);
-        self.core.met_completion(arrival.entry);
+        self.core.tracker.met(arrival.entry);
         None
     }
 

@@ -13,6 +13,7 @@
 //! budget: walks are few, and their memory is set aside together with that of fetches.
 
 use super::holding::Holding;
+use super::mended::mend_image;
 use super::tier::Tier;
 use crate::Error;
 use crate::core::Core;
@@ -108,7 +109,7 @@ impl Image {
                 break;
             }
             if entry::parse(&bytes[self.at..]).is_err() {
-                core.mend_image(self.window, bytes); // mended::M2
+                mend_image(core, self.window, bytes); // mended::M2
             }
             let Ok(entry) = entry::parse(&bytes[self.at..]) else {
                 if let Some(tier) = &core.tier {
@@ -128,7 +129,7 @@ impl Image {
     /// the bytes that were written.
     pub(crate) fn verified(&mut self, core: &Core, from: usize, to: usize) -> Option<Vec<u8>> {
         let bytes = &mut self.memory.bytes_mut()[..self.end];
-        core.mend_image(self.window, bytes).then_some(())?; // mask::F7
+        mend_image(core, self.window, bytes).then_some(())?; // mask::F7
         Some(bytes.get(from..to)?.to_vec())
     }
 
@@ -136,7 +137,7 @@ impl Image {
     /// damage.
     pub(super) fn mended_entry(mut self, core: &Core, from: usize) -> Option<Vec<u64>> {
         let bytes = &mut self.memory.bytes_mut()[..self.end];
-        core.mend_image(self.window, bytes).then_some(())?;
+        mend_image(core, self.window, bytes).then_some(())?;
         let length = entry::parse(bytes.get(from..)?).ok()?.padded_bytes;
         let (words, _) = bytes.get(from..from + length)?.as_chunks();
         Some(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())

@@ -34,6 +34,7 @@ use crate::index::old::OldViews;
 use crate::space::Space;
 use crate::{KeyHash, TableId};
 use duramen_format::entry::{self, Entry, Kind};
+use duramen_format::hash::KeyHasher;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -52,8 +53,8 @@ const VAIN_ROUNDS_MAX: u32 = 7;
 const STEP_ENTRIES: usize = 256;
 
 /// All entries that are still to be counted.
-#[derive(Default)]
 pub struct Cleared {
+    hasher: KeyHasher,
     /// Number of sets.
     left: AtomicUsize,
     /// Number of sets that wait for more than segments which could not be read for minutes.
@@ -97,6 +98,17 @@ struct Walk {
 }
 
 impl Cleared {
+    /// `hasher`: of the keys of all tables.
+    pub fn new(hasher: KeyHasher) -> Cleared {
+        Cleared {
+            hasher,
+            left: AtomicUsize::new(0),
+            pending: AtomicUsize::new(0),
+            progress: AtomicU64::new(0),
+            sets: RwLock::default(),
+        }
+    }
+
     /// True if live bytes are too high, and will soon be lower.
     #[inline]
     pub fn is_pending(&self) -> bool {
@@ -140,6 +152,30 @@ impl Cleared {
         self.count(&sets);
     }
 
+    /// Counts an entry as dead that the index does not point to, if a clear left that to the thread
+    /// that finds it (K1). The caller is pinned since it saw the entry in its window, and owns the
+    /// counters.
+    #[inline]
+    pub fn meet(&self, space: &Space, entry: &Entry<'_>, location: u64, counters: &Counters) {
+        if self.has_any() {
+            self.look_for(space, entry, location, counters);
+        }
+    }
+
+    #[cold]
+    fn look_for(&self, space: &Space, entry: &Entry<'_>, location: u64, counters: &Counters) {
+        if entry.kind != Kind::Object {
+            return;
+        }
+        let sets = self.sets.read().expect("cleared tables");
+        let mut sets = sets.iter().filter(|set| set.table.0 == entry.table);
+        let hash = KeyHash(self.hasher.hash(entry.key));
+        if sets.any(|set| set.views.take(hash, location)) {
+            counters.note_dead(space.window_of(location), entry.padded_bytes);
+            self.progress.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Drops all sets, as all live entries were counted as dead. The caller is alone in the store.
     pub fn forget(&self, core: &Core) {
         let mut sets = self.sets.write().expect("cleared tables");
@@ -174,38 +210,12 @@ impl Set {
     }
 }
 
-impl Core {
-    /// Counts an entry as dead that the index does not point to, if a clear left that to the thread
-    /// that finds it (K1). The caller is pinned since it saw the entry in its window, and owns the
-    /// counters.
-    #[inline]
-    pub fn count_cleared(&self, entry: &Entry<'_>, location: u64, counters: &Counters) {
-        if self.cleared.has_any() {
-            self.look_for_cleared(entry, location, counters);
-        }
-    }
-
-    #[cold]
-    fn look_for_cleared(&self, entry: &Entry<'_>, location: u64, counters: &Counters) {
-        if entry.kind != Kind::Object {
-            return;
-        }
-        let sets = self.cleared.sets.read().expect("cleared tables");
-        let mut sets = sets.iter().filter(|set| set.table.0 == entry.table);
-        let hash = KeyHash(self.hasher.hash(entry.key));
-        if sets.any(|set| set.views.take(hash, location)) {
-            counters.note_dead(self.space.window_of(location), entry.padded_bytes);
-            self.cleared.progress.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// True if the pending entries delay more work than reading the device for them does.
-    fn cleared_is_urgent(&self, tier: &Tier) -> bool {
-        tier.is_short()
-            || self.actors.live_bytes() > self.live_limit()
-            || self.need().index_is_large() // a part of the index is held by pending entries
-            || tier.pressure.others_come_first(self.clock.now_ms())
-    }
+/// True if the pending entries delay more work than reading the device for them does.
+fn is_urgent(core: &Core, tier: &Tier) -> bool {
+    tier.is_short()
+        || core.actors.live_bytes() > core.live_limit()
+        || core.need().index_is_large() // a part of the index is held by pending entries
+        || tier.pressure.others_come_first(core.clock.now_ms())
 }
 
 impl Context {
@@ -300,9 +310,7 @@ impl Context {
 
     /// Reads the next segment on flash and counts its pending entries. False: not now.
     fn read_cleared(&self, core: &Core, tier: &Tier, walk: &mut Walk) -> bool {
-        if self.has_warmed()
-            || !(core.cleared_is_urgent(tier) || tier.background_reads.are_rested())
-        {
+        if self.has_warmed() || !(is_urgent(core, tier) || tier.background_reads.are_rested()) {
             return false;
         }
         let Some(window) = walk.cold.pop_first() else {
@@ -342,7 +350,7 @@ impl Context {
                 // is this context's.
                 let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
                 at += entry.padded_bytes;
-                core.count_cleared(&entry, location, counters);
+                core.cleared.meet(&core.space, &entry, location, counters);
             }
             self.leave(core);
         }

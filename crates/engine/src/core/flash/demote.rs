@@ -1,6 +1,7 @@
 //! Demotion: chooses the segments that go to flash and the time, and reads cold segments back to be
 //! cleaned.
 
+use super::mended::{mend_image, sound_segment};
 use super::tier::background_reads::{Expiries, HOLLOW_PART};
 use super::tier::mask::Mask;
 use super::tier::{Tier, WRITE_BYTES};
@@ -313,7 +314,7 @@ impl Demotion<'_> {
                 continue;
             }
             let length = (segment.appended_bytes() as usize).next_multiple_of(BLOCK_BYTES);
-            let Some(bytes) = core.sound_segment(window, length) else {
+            let Some(bytes) = sound_segment(core, window, length) else {
                 if core.is_held(window) {
                     core.space.unclaim(window); // no pass takes it, and a side log may end
                 }
@@ -394,7 +395,7 @@ impl Demotion<'_> {
         if read {
             mask.remove(place, bytes);
         }
-        let is_readable = read && core.mend_image(window, &mut bytes[..end]);
+        let is_readable = read && mend_image(core, window, &mut bytes[..end]);
         tier.was_readable(window, is_readable);
         if !is_readable {
             core.space.decommit(window);
@@ -417,7 +418,7 @@ impl Demotion<'_> {
             return;
         }
         mask.remove(place, bytes);
-        core.mend_image(window, &mut bytes[..end]);
+        mend_image(core, window, &mut bytes[..end]);
         let start = core.space.offset_of(window);
         let mut at = SEGMENT_HEADER_BYTES;
         while at < end

@@ -1,6 +1,7 @@
 //! Access to entries that may be cold: finds their bytes, and fetches them from the device.
 
-use super::holding::Holding;
+use super::bulk::Image;
+use super::holding::{Holding, bytes_of};
 use super::tier::Tier;
 use crate::Error;
 use crate::core::Core;
@@ -83,7 +84,7 @@ impl Tier {
                     ..*cold
                 }))
             }
-            Err(_) => match core.mended_from_flash(self, cold) {
+            Err(_) => match mended_from_flash(core, self, cold) {
                 Some(words) => Ok(Read::Entry(words)), // mended::M2
                 None => {
                     self.figures.read_errors.fetch_add(1, Ordering::Relaxed);
@@ -222,8 +223,21 @@ pub(crate) fn locate_now(
     }
 }
 
-/// The bytes of some words.
-pub(crate) fn bytes_of(words: &[u64]) -> &[u8] {
-    // SAFETY: words have no padding, and any bytes are bytes.
-    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
+/// The words of an entry that did not match its checksum when it was read from flash alone:
+/// reads all of its segment again (mended::M2). `None`: it has more damage, or is gone; or that was
+/// found a moment ago (core::flash::F5), so that a device that fails costs no more than one
+/// such read now and then.
+#[cold]
+fn mended_from_flash(core: &Core, tier: &Tier, cold: &Cold) -> Option<Vec<u64>> {
+    let window = core.space.window_of(cold.location);
+    if tier.is_bad(window) {
+        return None;
+    }
+    let image = Image::read(core, window as u32, cold.incarnation).ok()??;
+    let from = core.space.offset_in_window(cold.location) as usize;
+    let words = image.mended_entry(core, from);
+    if words.is_none() {
+        tier.was_readable(window as u32, false);
+    }
+    words
 }

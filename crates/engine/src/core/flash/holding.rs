@@ -105,3 +105,9 @@ impl Holding {
         })
     }
 }
+
+/// The bytes of some words.
+pub(crate) fn bytes_of(words: &[u64]) -> &[u8] {
+    // SAFETY: words have no padding, and any bytes are bytes.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
+}

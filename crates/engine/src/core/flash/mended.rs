@@ -8,12 +8,10 @@
 //!   segment of which other entries are sound. Under a wrong mask none is (mask::F7), so the image
 //!   is of that segment.
 
-use super::bulk::Image;
-use super::tier::Tier;
+use super::holding::bytes_of;
 use crate::core::Core;
 use crate::core::damage::EntryDamage;
 use crate::core::sound;
-use crate::device::Cold;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
@@ -21,78 +19,57 @@ use duramen_format::entry;
 use duramen_format::mend;
 use std::borrow::Cow;
 
-impl Core {
-    /// The bytes of a claimed segment in memory, as they are to be written (M1). `None`: there is
-    /// more damage.
-    pub(super) fn sound_segment(&self, window: u32, length: usize) -> Option<Cow<'_, [u8]>> {
-        let bytes = self.space.bytes_of(window, length);
-        let mut sound = Cow::Borrowed(bytes);
-        let start = self.space.offset_of(window);
-        let end = start + self.space.segments[window as usize].appended_bytes() as usize;
-        let mut at = start + SEGMENT_HEADER_BYTES;
-        while at < end && !has_bug(Bug::DamageGoesToFlash) {
-            // SAFETY: a closed segment is initialised from its header to its end, and is claimed by
-            // the caller, so its bytes do not change.
-            let entry = unsafe { sound::verify(self, Space::location(at), end) }.ok()?;
-            let padded_bytes = entry.entry.padded_bytes;
-            if let Some(copy) = entry.copy {
-                let from = at - start;
-                let place = sound.to_mut().get_mut(from..from + padded_bytes)?;
-                place.copy_from_slice(super::fetch::bytes_of(&copy));
-            }
-            at += padded_bytes;
+/// The bytes of a claimed segment in memory, as they are to be written (M1). `None`: there is
+/// more damage.
+pub(super) fn sound_segment(core: &Core, window: u32, length: usize) -> Option<Cow<'_, [u8]>> {
+    let bytes = core.space.bytes_of(window, length);
+    let mut sound = Cow::Borrowed(bytes);
+    let start = core.space.offset_of(window);
+    let end = start + core.space.segments[window as usize].appended_bytes() as usize;
+    let mut at = start + SEGMENT_HEADER_BYTES;
+    while at < end && !has_bug(Bug::DamageGoesToFlash) {
+        // SAFETY: a closed segment is initialised from its header to its end, and is claimed by
+        // the caller, so its bytes do not change.
+        let entry = unsafe { sound::verify(core, Space::location(at), end) }.ok()?;
+        let padded_bytes = entry.entry.padded_bytes;
+        if let Some(copy) = entry.copy {
+            let from = at - start;
+            let place = sound.to_mut().get_mut(from..from + padded_bytes)?;
+            place.copy_from_slice(bytes_of(&copy));
         }
-        Some(sound)
+        at += padded_bytes;
     }
+    Some(sound)
+}
 
-    /// Puts back flipped bits in the image of a segment that was read from flash (M2). False: the
-    /// image is not of whole entries.
-    pub(super) fn mend_image(&self, window: u32, image: &mut [u8]) -> bool {
-        let (mut at, mut sound, mut mended) = (SEGMENT_HEADER_BYTES, 0, Vec::new());
-        while at < image.len() {
-            if let Ok(entry) = entry::parse(&image[at..]) {
-                (at, sound) = (at + entry.padded_bytes, sound + 1);
-                continue;
-            }
-            match mend::entry_at(image, at, mend::SURE_BYTES_MAX) {
-                Some(bit) => mended.push(bit),
-                None => break,
-            }
+/// Puts back flipped bits in the image of a segment that was read from flash (M2). False: the
+/// image is not of whole entries.
+pub(super) fn mend_image(core: &Core, window: u32, image: &mut [u8]) -> bool {
+    let (mut at, mut sound, mut mended) = (SEGMENT_HEADER_BYTES, 0, Vec::new());
+    while at < image.len() {
+        if let Ok(entry) = entry::parse(&image[at..]) {
+            (at, sound) = (at + entry.padded_bytes, sound + 1);
+            continue;
         }
-        // The mended ones were counted too.
-        let is_proved = at >= image.len() && (mended.is_empty() || sound > mended.len());
-        if !is_proved {
-            let flipped = mended.iter().map(|bit| (bit.byte, bit.bit));
-            flipped.for_each(|(byte, bit)| image[byte] ^= 1 << bit);
-            return false;
+        match mend::entry_at(image, at, mend::SURE_BYTES_MAX) {
+            Some(bit) => mended.push(bit),
+            None => break,
         }
-        for bit in mended {
-            let log = self.log.as_ref();
-            self.damages.tell(EntryDamage {
-                segment: log.map_or(SegmentId::NONE, |log| log.segment_of(window as usize)),
-                is_mended: true,
-                what: format!("on flash, {bit}"),
-            });
-        }
-        true
     }
-
-    /// The words of an entry that did not match its checksum when it was read from flash alone:
-    /// reads all of its segment again (M2). `None`: it has more damage, or is gone; or that was
-    /// found a moment ago (core::flash::F5), so that a device that fails costs no more than one
-    /// such read now and then.
-    #[cold]
-    pub(super) fn mended_from_flash(&self, tier: &Tier, cold: &Cold) -> Option<Vec<u64>> {
-        let window = self.space.window_of(cold.location);
-        if tier.is_bad(window) {
-            return None;
-        }
-        let image = Image::read(self, window as u32, cold.incarnation).ok()??;
-        let from = self.space.offset_in_window(cold.location) as usize;
-        let words = image.mended_entry(self, from);
-        if words.is_none() {
-            tier.was_readable(window as u32, false);
-        }
-        words
+    // The mended ones were counted too.
+    let is_proved = at >= image.len() && (mended.is_empty() || sound > mended.len());
+    if !is_proved {
+        let flipped = mended.iter().map(|bit| (bit.byte, bit.bit));
+        flipped.for_each(|(byte, bit)| image[byte] ^= 1 << bit);
+        return false;
     }
+    for bit in mended {
+        let log = core.log.as_ref();
+        core.damages.tell(EntryDamage {
+            segment: log.map_or(SegmentId::NONE, |log| log.segment_of(window as usize)),
+            is_mended: true,
+            what: format!("on flash, {bit}"),
+        });
+    }
+    true
 }

@@ -57,5 +57,5 @@ pub mod tier;
 
 pub(crate) use bulk::{Gather, Image};
 pub(crate) use demote::{Demotion, FLASH_DEAD_PART, FLASH_LIVE_PART_MAX};
-pub(crate) use fetch::{Read, bytes_of, locate, locate_now};
-pub(crate) use holding::Holding;
+pub(crate) use fetch::{Read, locate, locate_now};
+pub(crate) use holding::{Holding, bytes_of};
