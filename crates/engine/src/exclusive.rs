@@ -18,53 +18,66 @@ use crate::epoch::{Epochs, SlotId};
 use duramen_base::sync::{AtomicBool, AtomicU32, Ordering};
 use duramen_base::waits::{LongWait, NOTHING, Resource};
 
-pub struct Exclusive {
+/// The door of a store: sessions and cleaners pass it before they use what others may free.
+pub struct Door {
+    /// Those who are inside.
+    epochs: Epochs,
     /// A session is, or waits to be, alone.
     wanted: AtomicBool,
     /// Number of sessions that wait at the door (A3).
     waiting: AtomicU32,
 }
 
-impl Default for Exclusive {
-    fn default() -> Exclusive {
-        Exclusive {
+impl Door {
+    pub fn new(epochs: Epochs) -> Door {
+        Door {
+            epochs,
             wanted: AtomicBool::new(false),
             waiting: AtomicU32::new(0),
         }
     }
-}
 
-impl Exclusive {
+    #[inline(always)]
+    pub fn epochs(&self) -> &Epochs {
+        &self.epochs
+    }
+
     /// Pins a slot unless another session is, or wants to be, alone. `regardless`: the caller is
     /// that session, or holds a resource that it waits for.
     #[inline(always)]
-    pub fn try_enter(&self, epochs: &Epochs, slot: SlotId, regardless: bool) -> bool {
-        epochs.pin(slot);
+    pub fn try_enter(&self, slot: SlotId, regardless: bool) -> bool {
+        self.epochs.pin(slot);
         // Acquire pairs with Release in `leave_alone`: everything done alone is seen.
         if self.wanted.load(Ordering::Acquire) && !regardless {
-            epochs.unpin(slot);
+            self.epochs.unpin(slot);
             return false;
         }
         true
     }
 
     #[inline(always)]
-    pub fn enter(&self, epochs: &Epochs, slot: SlotId) {
-        if !self.try_enter(epochs, slot, false) {
-            self.enter_slowly(epochs, slot);
+    pub fn enter(&self, slot: SlotId) {
+        if !self.try_enter(slot, false) {
+            self.enter_slowly(slot);
         }
     }
 
     #[cold]
-    fn enter_slowly(&self, epochs: &Epochs, slot: SlotId) {
+    fn enter_slowly(&self, slot: SlotId) {
         let mut waiting = LongWait::new(Resource::Door, NOTHING);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // Reads first: every attempt is a pin, and many threads that try could keep the other
         // session from ever being alone.
-        while self.is_wanted() || !self.try_enter(epochs, slot, false) {
+        while self.is_wanted() || !self.try_enter(slot, false) {
             waiting.wait();
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Unpins a slot.
+    #[inline(always)]
+    pub fn leave(&self, slot: SlotId) {
+        self.epochs.unpin(slot);
     }
 
     /// True if a session is, or waits to be, alone.
@@ -74,7 +87,7 @@ impl Exclusive {
 
     /// Waits for its turn to be alone, and until `slot` is the only one inside. Ended by
     /// `leave_alone`.
-    pub fn enter_alone(&self, epochs: &Epochs, slot: SlotId) {
+    pub fn enter_alone(&self, slot: SlotId) {
         let mut waiting = LongWait::new(Resource::Door, NOTHING);
         while self.waiting.load(Ordering::Relaxed) > 0
             || self
@@ -85,10 +98,10 @@ impl Exclusive {
             waiting.wait();
         }
         let mut waiting = LongWait::new(Resource::Pin, &[Resource::Door]);
-        while !epochs.others_idle(slot) {
+        while !self.epochs.others_idle(slot) {
             waiting.wait();
         }
-        epochs.pin(slot);
+        self.epochs.pin(slot);
     }
 
     /// Lets the others in again. The caller has unpinned, or continues as one of many.

@@ -24,7 +24,7 @@ impl Store {
     pub fn flip_bits(&self, table: TableId, key: &[u8], bits: &[usize]) -> bool {
         let core = self.core();
         let visitor = Visitor::wait(core);
-        core.enter(visitor.slot);
+        core.door.enter(visitor.slot);
         let hash = KeyHash(core.hasher.hash(key));
         let found = core.tables.index(table).ok().and_then(|index| {
             let (view, tag) = (index.partition(hash).view(), index.tag(hash));
@@ -47,7 +47,7 @@ impl Store {
                 unsafe { *at.add(bit / 8) ^= 1 << (bit % 8) };
             }
         }
-        core.epochs.unpin(visitor.slot);
+        core.door.leave(visitor.slot);
         found.is_some()
     }
 
@@ -58,7 +58,7 @@ impl Store {
     pub fn flip_slot_bits(&self, table: TableId, key: &[u8], bits: &[usize]) -> bool {
         let core = self.core();
         let visitor = Visitor::wait(core);
-        core.enter(visitor.slot);
+        core.door.enter(visitor.slot);
         let hash = KeyHash(core.hasher.hash(key));
         let index = core.tables.index(table).ok();
         let view = index.map(|index| (index.partition(hash).view(), index.tag(hash)));
@@ -73,7 +73,7 @@ impl Store {
             let flips = bits.iter().fold(0u64, |flips, bit| flips ^ (1 << *bit));
             bucket::publish(place, Slot(slot.0 ^ flips));
         }
-        core.epochs.unpin(visitor.slot);
+        core.door.leave(visitor.slot);
         found.is_some()
     }
 

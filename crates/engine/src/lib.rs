@@ -90,7 +90,7 @@ pub mod parts {
     pub use crate::core::flash::tier::warmth::Warmth;
     pub use crate::core::watches::Marks;
     pub use crate::epoch::{Epochs, SlotId};
-    pub use crate::exclusive::Exclusive;
+    pub use crate::exclusive::Door;
     pub use crate::head::Tail;
     pub use crate::index::arena::Arena;
     pub use crate::index::bucket;

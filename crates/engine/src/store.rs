@@ -389,10 +389,10 @@ impl Store {
     pub fn alone<T>(&self, run: impl FnOnce() -> T) -> T {
         let core = &*self.core;
         let visitor = Visitor::wait(core);
-        core.exclusive.enter_alone(&core.epochs, visitor.slot);
+        core.door.enter_alone(visitor.slot);
         let result = run();
-        core.epochs.unpin(visitor.slot);
-        core.exclusive.leave_alone();
+        core.door.leave(visitor.slot);
+        core.door.leave_alone();
         result
     }
 

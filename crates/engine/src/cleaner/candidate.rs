@@ -242,7 +242,7 @@ mod tests {
         }
         let core = store.core();
         let visitor = Visitor::wait(core);
-        core.enter(visitor.slot);
+        core.door.enter(visitor.slot);
         let index = core.tables.index(TABLE).unwrap();
         let place = |key: &[u8]| {
             let hash = KeyHash(core.hasher.hash(key));
@@ -266,6 +266,6 @@ mod tests {
         let candidate = Candidate::new(core, index, slot.location(), sound.entry, false);
         // As after a look at it that came before another thread put its slot back.
         assert_eq!(candidate.doubt(core), Doubt::PutBack);
-        core.epochs.unpin(visitor.slot);
+        core.door.leave(visitor.slot);
     }
 }

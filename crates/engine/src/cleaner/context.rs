@@ -107,11 +107,11 @@ impl Context {
                     Step::Worked
                 };
             }
-            if !core.try_enter(self.slot, alone) {
+            if !core.door.try_enter(self.slot, alone) {
                 break Step::Blocked;
             }
             if let Some(bytes) = self.verify_some(core, tally) {
-                core.epochs.unpin(self.slot);
+                core.door.leave(self.slot);
                 left -= bytes as i64;
                 if left <= 0 {
                     break Step::Worked;
@@ -119,7 +119,7 @@ impl Context {
                 continue;
             }
             let group = self.clean_group(core, me);
-            core.epochs.unpin(self.slot);
+            core.door.leave(self.slot);
             match group {
                 Some(bytes) => {
                     add(&tally.bytes_scanned, bytes as u64);
@@ -426,7 +426,8 @@ impl Context {
         }
         add(&tally.segments_cleaned, 1);
         add(&tally.bytes_freed, u64::from(committed - kept));
-        core.space.retire(self.node, current.window, &core.epochs);
+        core.space
+            .retire(self.node, current.window, core.door.epochs());
         tally.end_victim();
         true
     }

@@ -75,7 +75,7 @@ pub fn expire_segment(
     // There is damage: lengths that are not verified lead astray.
     let mut verifies_all = false;
     loop {
-        if !core.try_enter(slot, false) {
+        if !core.door.try_enter(slot, false) {
             return;
         }
         let usable = is_usable(core, window, incarnation, warmed);
@@ -122,7 +122,7 @@ pub fn expire_segment(
                 tier.set_due(window, &expiries);
             }
         }
-        core.epochs.unpin(slot);
+        core.door.leave(slot);
         if !usable || at >= end {
             return;
         }

@@ -522,7 +522,7 @@ impl Context {
         let Some(window) = self.next_to_rescan(core, log) else {
             return false;
         };
-        if !core.try_enter(self.slot, false) {
+        if !core.door.try_enter(self.slot, false) {
             return false;
         }
         let segment = &core.space.segments[window as usize];
@@ -563,7 +563,7 @@ impl Context {
             log.swaps()
                 .note_rescan(window, incarnation, done, kept, droppable);
         }
-        core.epochs.unpin(self.slot);
+        core.door.leave(self.slot);
         true
     }
 

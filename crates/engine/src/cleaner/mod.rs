@@ -182,7 +182,7 @@ impl Cleaner {
         core.watch_flash();
         core.need().watch_live_size();
         core.space.tend_scarcity();
-        core.arena.reap(core.epochs.quiet_before());
+        core.arena.reap(core.door.epochs().quiet_before());
         self.defragment_index(core);
         core.arena.trim(&core.space.budget);
         self.expire(core);
@@ -209,7 +209,7 @@ impl Cleaner {
             context.leave(core);
             // The hole that a view left is free for the next one as soon as no reader uses the
             // view.
-            core.arena.reap(core.epochs.quiet_before());
+            core.arena.reap(core.door.epochs().quiet_before());
             if moved == 0 {
                 return;
             }

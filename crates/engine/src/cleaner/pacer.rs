@@ -395,8 +395,8 @@ impl<'c> Search<'c> {
             return Ok(());
         };
         let core = self.core;
-        core.epochs.pin(slot);
-        let quiet = core.epochs.quiet_before();
+        core.door.epochs().pin(slot);
+        let quiet = core.door.epochs().quiet_before();
         if quiet != self.oldest.0 {
             self.oldest = (quiet, Waited::since(Instant::now()));
             return Ok(());
@@ -428,7 +428,7 @@ impl<'c> Search<'c> {
         let freed = core.cleaners.gain().0 + log + flash + core.cleared.progress();
         let waited = self.in_vain.time();
         let alone = self.alone;
-        if freed != self.freed || (!alone && core.exclusive.is_wanted()) {
+        if freed != self.freed || (!alone && core.door.is_wanted()) {
             (self.freed, self.in_vain, self.fruitless) = (freed, InVain::begin(alone), 0);
             self.turn = CleanersTurn::new(core);
         } else if is_disk_full(core) && waited > STARVED_AFTER {

@@ -17,7 +17,7 @@ pub mod workers;
 pub mod writes;
 
 use crate::epoch::{Epochs, SESSIONS_MAX, SlotId, VISITORS};
-use crate::exclusive::Exclusive;
+use crate::exclusive::Door;
 use crate::index::arena::Arena;
 use crate::index::{Index, Partition, Resources};
 use crate::log::Log;
@@ -61,14 +61,13 @@ pub struct Core {
     /// The windows whose bytes are on flash; `None`: all are in memory.
     pub tier: Option<Box<Tier>>,
     pub arena: Arena,
-    pub epochs: Epochs,
+    pub door: Door,
     pub tables: Tables,
     pub actors: Actors,
     pub cleaners: Cleaners,
     /// Memory of all structures that exist from the start, in bytes.
     overhead: u64,
     pub pacer: Pacer,
-    pub exclusive: Exclusive,
     /// `None`: the store is memory alone.
     pub log: Option<Box<Log>>,
     pub tracker: Tracker,
@@ -134,7 +133,6 @@ impl Core {
             cleaners,
             overhead: 0,
             pacer: Pacer::default(),
-            exclusive: Exclusive::default(),
             log,
             tracker: Tracker::default(),
             watches: Watches::default(),
@@ -143,7 +141,7 @@ impl Core {
             damages: Damages::default(),
             verifies_reads: AtomicBool::new(true),
             load_floor: AtomicU64::new(0),
-            epochs,
+            door: Door::new(epochs),
             tier: Tier::new(options, &space),
             space,
         };
@@ -179,7 +177,7 @@ impl Core {
         Resources {
             arena: &self.arena,
             space: &self.space,
-            epochs: &self.epochs,
+            epochs: self.door.epochs(),
         }
     }
 
@@ -357,20 +355,9 @@ impl Core {
         self.space.overhead_bytes()
             + self.tier.as_ref().map_or(0, |tier| tier.overhead_bytes())
             + self.log.as_ref().map_or(0, |log| log.overhead_bytes())
-            + self.epochs.bytes()
+            + self.door.epochs().bytes()
             + self.actors.overhead_bytes()
             + (TableId::INDEX_PLACES * 8) as u64
-    }
-
-    /// Pins a slot; see [`Exclusive::try_enter`].
-    #[inline(always)]
-    pub fn try_enter(&self, slot: SlotId, regardless: bool) -> bool {
-        self.exclusive.try_enter(&self.epochs, slot, regardless)
-    }
-
-    #[inline(always)]
-    pub fn enter(&self, slot: SlotId) {
-        self.exclusive.enter(&self.epochs, slot);
     }
 
     /// True while segments of a log are being loaded.
@@ -434,7 +421,7 @@ impl<'a> Visitor<'a> {
     pub(crate) fn wait(core: &'a Core) -> Visitor<'a> {
         let mut waiting = LongWait::new(Resource::Place, NOTHING);
         loop {
-            if let Ok(slot) = core.epochs.register() {
+            if let Ok(slot) = core.door.epochs().register() {
                 return Visitor { core, slot };
             }
             waiting.wait();
@@ -449,7 +436,7 @@ impl<'a> Visitor<'a> {
 
 impl Drop for Visitor<'_> {
     fn drop(&mut self) {
-        self.core.epochs.unregister(self.slot);
+        self.core.door.epochs().unregister(self.slot);
     }
 }
 

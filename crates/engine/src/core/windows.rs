@@ -26,7 +26,7 @@ impl Core {
             space: &self.space,
             tier: self.tier.as_deref(),
             log: self.log.as_deref(),
-            epochs: &self.epochs,
+            epochs: self.door.epochs(),
             clock: &self.clock,
             actors: &self.actors,
         }

@@ -420,7 +420,7 @@ impl Loader {
             });
         }
         let memory = |reason| LoadError::Memory { segment, reason };
-        let slot = core.epochs.register().map_err(memory)?;
+        let slot = core.door.epochs().register().map_err(memory)?;
         let visitor = Visitor { core, slot };
         let (node, window) = self.window_for(length).map_err(memory)?;
         // SAFETY: the window was just acquired with this many bytes backed; no other thread touches

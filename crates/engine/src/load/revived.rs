@@ -89,7 +89,7 @@ impl Revived {
             return Ok(());
         };
         let visitor = Visitor::wait(core);
-        core.enter(visitor.slot);
+        core.door.enter(visitor.slot);
         let mut looked = Ok(());
         // A cache may evict meanwhile, which halves access counts: so it reads every object.
         let is_cache = core.is_cache();
@@ -117,7 +117,7 @@ impl Revived {
             }
             self.place = self.place.after(view, bucket);
         }
-        core.epochs.unpin(visitor.slot);
+        core.door.leave(visitor.slot);
         looked
     }
 
@@ -129,7 +129,7 @@ impl Revived {
         location: u64,
     ) -> Result<(), Error> {
         let holding = Holding::default();
-        let stamp = core.epochs.stamp_of(visitor.slot);
+        let stamp = core.door.epochs().stamp_of(visitor.slot);
         let at = locate_now(core, stamp, &holding, location)?;
         // SAFETY: the index pointed to it under our pin: a whole entry, not reused; or a verified
         // copy, which `holding` has.

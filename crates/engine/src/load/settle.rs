@@ -112,7 +112,7 @@ impl Visitor<'_> {
         mut is_it: impl FnMut(*const u8) -> bool,
     ) -> Result<Option<(&'i AtomicU64, Slot, *const u8)>, Error> {
         let mut last = Ok(std::ptr::null());
-        let stamp = self.core.epochs.stamp_of(self.slot);
+        let stamp = self.core.door.epochs().stamp_of(self.slot);
         let found = view.find_or_damaged(tag, self.me(), |slot| {
             last = match slot.is_whole() {
                 true => locate_now(self.core, stamp, holding, slot.location())
@@ -143,9 +143,9 @@ impl Loader {
         let mut patience = None;
         let mut spare_bytes = 0;
         while at < end {
-            core.enter(visitor.slot);
+            core.door.enter(visitor.slot);
             let done = self.settle_group(visitor, at, end, &mut spare_bytes);
-            core.epochs.unpin(visitor.slot);
+            core.door.leave(visitor.slot);
             let done = done?;
             if done == at {
                 // A segment that is half shown cannot be taken back: if this fails, the whole load
@@ -422,7 +422,7 @@ impl Loader {
             let mut next = 0;
             let mut is_over = false;
             while !is_over {
-                core.enter(visitor.slot);
+                core.door.enter(visitor.slot);
                 let index = core.tables.index(table).ok();
                 let partitions = index.map_or(&[][..], |index| index.partitions());
                 is_over = next + GROUP >= partitions.len();
@@ -432,7 +432,7 @@ impl Loader {
                         let _ = partition.resize(0, visitor.me(), core.resources());
                     }
                 }
-                core.epochs.unpin(visitor.slot);
+                core.door.leave(visitor.slot);
                 next += GROUP;
             }
         }
@@ -446,19 +446,19 @@ impl Loader {
         let core = self.core();
         let mut left = CLOSED_BYTES_MAX;
         while left > 0 {
-            core.arena.reap(core.epochs.quiet_before());
+            core.arena.reap(core.door.epochs().quiet_before());
             let mut moved = 0;
-            core.enter(visitor.slot);
+            core.door.enter(visitor.slot);
             core.tables.each_index(|_, index| {
                 moved += core.resources().defragment(index, visitor.me());
             });
-            core.epochs.unpin(visitor.slot);
+            core.door.leave(visitor.slot);
             if moved == 0 {
                 break;
             }
             left = left.saturating_sub(moved);
         }
-        core.arena.reap(core.epochs.quiet_before());
+        core.arena.reap(core.door.epochs().quiet_before());
     }
 
     /// Takes the tombstones that won out of the index, and the marks of objects. False: a damaged
@@ -475,7 +475,7 @@ impl Loader {
         for table in core.tables.index_ids() {
             let mut next = 0;
             loop {
-                core.enter(visitor.slot);
+                core.door.enter(visitor.slot);
                 let index = core.tables.index(table).ok();
                 let partition = index.and_then(|index| index.partitions().get(next));
                 if let Some(partition) = partition {
@@ -485,7 +485,7 @@ impl Loader {
                         let _ = partition.resize(0, visitor.me(), core.resources());
                     }
                 }
-                core.epochs.unpin(visitor.slot);
+                core.door.leave(visitor.slot);
                 if partition.is_none() {
                     break;
                 }

@@ -140,7 +140,7 @@ impl Purge {
         let core = store.core();
         self.cold.read(core)?;
         let visitor = Visitor::wait(core);
-        core.enter(visitor.slot);
+        core.door.enter(visitor.slot);
         let index = core.tables.index(self.table);
         let more = index.and_then(|index| {
             core.actors.as_guest(|counters| {
@@ -151,7 +151,7 @@ impl Purge {
                 Ok(!place.is_end(index) || goes_on_with_parts(core, table, place))
             })
         });
-        core.epochs.unpin(visitor.slot);
+        core.door.leave(visitor.slot);
         if !matches!(more, Ok(true)) {
             core.cleaners.wake(); // there are dead entries to clean
         }
@@ -217,7 +217,7 @@ impl Purge {
         visitor: &Visitor<'_>,
     ) -> Bucket {
         let (core, me) = (visitor.core, visitor.me());
-        let stamp = core.epochs.stamp_of(visitor.slot);
+        let stamp = core.door.epochs().stamp_of(visitor.slot);
         let (place, ranges, cold) = (self.place, &self.ranges, &mut self.cold);
         let (mut leaving, mut lacks) = (Vec::new(), false);
         let mut is_leaving =

@@ -179,8 +179,8 @@ impl Walk {
         let store = self.store.clone();
         let core = store.core();
         let visitor = Visitor::wait(core);
-        core.enter(visitor.slot);
-        let stamp = core.epochs.stamp_of(visitor.slot);
+        core.door.enter(visitor.slot);
+        let stamp = core.door.epochs().stamp_of(visitor.slot);
         let from = (self.table, self.place);
         let walked = core.tables.index(self.table).and_then(|index| {
             let mut ahead = self.place;
@@ -224,7 +224,7 @@ impl Walk {
             let (table, place) = (&mut self.table, &mut self.place);
             Ok(!place.is_end(index) || goes_on_with_parts(core, table, place))
         });
-        core.epochs.unpin(visitor.slot);
+        core.door.leave(visitor.slot);
         drop(visitor);
         // A step that made no progress is at a bucket whose entries must all be held together.
         if (self.table, self.place) != from {
@@ -316,7 +316,7 @@ impl Store {
         let mut cold = Gather::default();
         while !keys.is_empty() && out.len() < bytes_max {
             let visitor = Visitor::wait(core);
-            core.enter(visitor.slot);
+            core.door.enter(visitor.slot);
             let before = keys.len();
             let (mut again, mut written) = (Vec::new(), Ok(()));
             for number in 0..STEP_BUCKETS {
@@ -337,7 +337,7 @@ impl Store {
                 }
             }
             again.into_iter().rev().for_each(|key| keys.push_front(key));
-            core.epochs.unpin(visitor.slot);
+            core.door.leave(visitor.slot);
             drop(visitor);
             written?;
             // If no key could be exported, all entries of one key must be held together.
@@ -440,8 +440,8 @@ impl Sample {
     /// Visits some buckets. False: that was the end.
     fn step(&mut self, core: &Core, table: &mut TableId, place: &mut Place) -> Result<bool, Error> {
         let visitor = Visitor::wait(core);
-        core.enter(visitor.slot);
-        let stamp = core.epochs.stamp_of(visitor.slot);
+        core.door.enter(visitor.slot);
+        let stamp = core.door.epochs().stamp_of(visitor.slot);
         let walked = core.tables.index(*table).map(|index| {
             let mut looked = 0;
             while looked < STEP_BUCKETS && !place.is_end(index) {
@@ -462,7 +462,7 @@ impl Sample {
             }
             !place.is_end(index) || goes_on_with_parts(core, table, place)
         });
-        core.epochs.unpin(visitor.slot);
+        core.door.leave(visitor.slot);
         walked
     }
 
@@ -500,7 +500,7 @@ impl Export {
         let core = store.core();
         self.cold.read(core)?;
         let visitor = Visitor::wait(core);
-        core.enter(visitor.slot);
+        core.door.enter(visitor.slot);
         let more = core.tables.index(self.table).and_then(|index| {
             if self.passes_cold(core, bytes_max, out)? {
                 self.some(&visitor, index, bytes_max, out)?;
@@ -508,7 +508,7 @@ impl Export {
             let (table, place) = (&mut self.table, &mut self.place);
             Ok(!place.is_end(index) || goes_on_with_parts(core, table, place))
         });
-        core.epochs.unpin(visitor.slot);
+        core.door.leave(visitor.slot);
         more
     }
 
@@ -549,7 +549,7 @@ impl Export {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let core = visitor.core;
-        let stamp = core.epochs.stamp_of(visitor.slot);
+        let stamp = core.door.epochs().stamp_of(visitor.slot);
         for _ in 0..STEP_BUCKETS {
             if self.place.is_end(index) || out.len() >= bytes_max {
                 break;
@@ -639,7 +639,7 @@ fn export_key(
         false => table,
     };
     let (index, key) = (core.tables.index(table)?, &wanted.key);
-    let stamp = core.epochs.stamp_of(visitor.slot);
+    let stamp = core.door.epochs().stamp_of(visitor.slot);
     let hash = KeyHash(core.hasher.hash(key));
     let view = index.partition(hash).view();
     let (mut found, mut lacks, mut is_there) = (Ok(None), false, false);

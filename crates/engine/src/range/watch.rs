@@ -120,9 +120,9 @@ impl Store {
 
     fn wait_for_guards(&self) {
         let core = self.core();
-        let stamp = core.epochs.retire_stamp();
+        let stamp = core.door.epochs().retire_stamp();
         let mut waiting = LongWait::new(Resource::Pin, NOTHING);
-        while core.epochs.quiet_before() <= stamp {
+        while core.door.epochs().quiet_before() <= stamp {
             waiting.wait();
         }
         // A transaction that waits for memory takes fresh stamps (transaction::T5), but keeps its

@@ -55,7 +55,7 @@ impl<'s> Entries<'s> {
     /// The stamp of the pin.
     #[inline(always)]
     pub(crate) fn stamp(&self) -> u64 {
-        self.core.epochs.stamp_of(self.slot)
+        self.core.door.epochs().stamp_of(self.slot)
     }
 
     #[inline(always)]

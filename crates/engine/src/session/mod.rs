@@ -72,7 +72,7 @@ impl Store {
     /// # Errors
     /// [`Error::TooManySessions`].
     pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
-        let slot = self.core().epochs.register_session()?;
+        let slot = self.core().door.epochs().register_session()?;
         Ok(Session::new(self.clone(), slot))
     }
 
@@ -81,7 +81,7 @@ impl Store {
     /// # Errors
     /// [`Error::TooManySessions`]: many such steps are in progress as well.
     pub fn brief_session(self: &Arc<Self>) -> Result<Session, Error> {
-        let slot = self.core().epochs.register()?;
+        let slot = self.core().door.epochs().register()?;
         Ok(Session::new(self.clone(), slot))
     }
 }
@@ -120,7 +120,7 @@ impl Session {
     /// Enters the store for one batch of operations.
     #[inline]
     pub fn pin(&mut self) -> Guard<'_> {
-        self.store.core().enter(self.slot);
+        self.store.core().door.enter(self.slot);
         self.guard(false)
     }
 
@@ -129,7 +129,7 @@ impl Session {
     /// command).
     pub fn pin_exclusive(&mut self) -> Guard<'_> {
         let core = self.store.core();
-        core.exclusive.enter_alone(&core.epochs, self.slot);
+        core.door.enter_alone(self.slot);
         self.guard(true)
     }
 
@@ -151,7 +151,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if !self.store.is_inherited() {
-            self.store.core().epochs.unregister(self.slot);
+            self.store.core().door.epochs().unregister(self.slot);
         }
     }
 }

@@ -183,8 +183,8 @@ impl<'s> Pin<'s> {
     pub(super) fn refresh(&mut self) {
         if !self.is_in_step() {
             let (core, slot) = (self.core(), self.entries.slot());
-            core.epochs.unpin(slot);
-            core.enter(slot);
+            core.door.leave(slot);
+            core.door.enter(slot);
         }
         self.renew();
         self.entries.part_ends();
@@ -197,9 +197,9 @@ impl<'s> Pin<'s> {
     pub(crate) fn outside<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let (core, slot) = (self.core(), self.entries.slot());
         self.left = true;
-        core.epochs.unpin(slot);
+        core.door.leave(slot);
         let done = work();
-        core.enter(slot);
+        core.door.enter(slot);
         done
     }
 
@@ -210,13 +210,13 @@ impl<'s> Pin<'s> {
         let (core, slot) = (self.core(), self.entries.slot());
         self.left = true;
         loop {
-            core.epochs.unpin(slot);
+            core.door.leave(slot);
             let got = work();
-            if core.try_enter(slot, false) {
+            if core.door.try_enter(slot, false) {
                 return got;
             }
             drop(got);
-            core.enter(slot);
+            core.door.enter(slot);
         }
     }
 
@@ -305,10 +305,10 @@ impl<'s> Pin<'s> {
     #[inline]
     pub(super) fn end(&mut self) {
         let core = self.core();
-        core.epochs.unpin(self.entries.slot());
+        core.door.leave(self.entries.slot());
         self.entries.part_ends();
         if self.alone {
-            core.exclusive.leave_alone();
+            core.door.leave_alone();
         }
     }
 }

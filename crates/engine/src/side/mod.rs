@@ -214,8 +214,8 @@ impl Store {
         let log = core.log.as_deref()?;
         let visitor = Visitor::wait(core);
         // Does not wait: the caller may be the thread that an exclusive session waits for.
-        core.try_enter(visitor.slot, true);
-        let stamp = core.epochs.stamp_of(visitor.slot);
+        core.door.try_enter(visitor.slot, true);
+        let stamp = core.door.epochs().stamp_of(visitor.slot);
         // Found under the pin: if the side log is given up now, or the segment is compacted, or
         // cleaned after its Swap, its memory stays until the pin ends.
         let window = log.swaps().written_window(segment);
@@ -225,7 +225,7 @@ impl Store {
             is_here.then(|| log.copy_of(window, from, to))
         });
         let incarnation = window.map(|window| core.space.segments[window as usize].incarnation());
-        core.epochs.unpin(visitor.slot);
+        core.door.leave(visitor.slot);
         drop(visitor);
         if here.is_some() || !may_wait {
             return here;
@@ -444,7 +444,7 @@ impl SideLog {
             let mut next = 0;
             let mut is_over = false;
             while !is_over {
-                core.enter(visitor.slot);
+                core.door.enter(visitor.slot);
                 let index = core.tables.index(table).ok();
                 let partitions = index.map_or(&[][..], |index| index.partitions());
                 let group = partitions.iter().skip(next).take(SHRINK_GROUP);
@@ -455,7 +455,7 @@ impl SideLog {
                         let _ = partition.resize(0, visitor.me(), core.resources());
                     }
                 }
-                core.epochs.unpin(visitor.slot);
+                core.door.leave(visitor.slot);
                 next += SHRINK_GROUP;
             }
         }
@@ -500,7 +500,7 @@ impl SideLog {
         self.completions.clear(&core.space);
         for window in log.swaps().abandon(&segments) {
             core.space
-                .retire(core.space.node_of(window), window, &core.epochs);
+                .retire(core.space.node_of(window), window, core.door.epochs());
         }
         Ok(())
     }
@@ -514,7 +514,7 @@ impl SideLog {
         let mut at = start + SEGMENT_HEADER_BYTES;
         let mut is_damaged = false;
         while at < end {
-            core.enter(visitor.slot);
+            core.door.enter(visitor.slot);
             let mut looked = 0;
             core.actors.as_guest(|counters| {
                 while at < end && looked < ABORT_GROUP {
@@ -536,7 +536,7 @@ impl SideLog {
                     looked += 1;
                 }
             });
-            core.epochs.unpin(visitor.slot);
+            core.door.leave(visitor.slot);
             yield_now();
         }
         if is_damaged {
@@ -552,13 +552,13 @@ impl SideLog {
         let mut image = image.ok_or(Error::FlashFailed)?; // it is claimed, so it cannot be gone
         let visitor = Visitor::wait(core);
         while !image.is_over() {
-            core.enter(visitor.slot);
+            core.door.enter(visitor.slot);
             let taken = core.actors.as_guest(|counters| {
                 image.each(core, ABORT_GROUP, |location, entry| {
                     take_back(&visitor, counters, location, entry)
                 })
             });
-            core.epochs.unpin(visitor.slot);
+            core.door.leave(visitor.slot);
             taken?;
             yield_now();
         }
@@ -576,7 +576,7 @@ impl SideLog {
             let mut is_over = false;
             while !is_over {
                 let visitor = Visitor::wait(core);
-                core.enter(visitor.slot);
+                core.door.enter(visitor.slot);
                 is_over = core.tables.index(table).map_or(true, |index| {
                     core.actors.as_guest(|counters| {
                         for _ in 0..ABORT_GROUP {
@@ -598,7 +598,7 @@ impl SideLog {
                     });
                     place.is_end(index)
                 });
-                core.epochs.unpin(visitor.slot);
+                core.door.leave(visitor.slot);
             }
         }
         core.actors.as_guest(|counters| {

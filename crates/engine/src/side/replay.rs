@@ -260,9 +260,9 @@ impl Replay<'_> {
     fn settle_group(&mut self, group: &[Option<Came<'_>>]) -> Result<(), SideError> {
         let (mut done, mut attempts) = (0, 0);
         while done < group.len() {
-            self.core.enter(self.visitor.slot);
+            self.core.door.enter(self.visitor.slot);
             let (settled, need) = self.settle_some(&group[done..]);
-            self.core.epochs.unpin(self.visitor.slot);
+            self.core.door.leave(self.visitor.slot);
             if settled > 0 {
                 attempts = 0;
                 // bulk::F10; if no entry was settled, all entries that the next one needs must be
@@ -331,7 +331,7 @@ impl Replay<'_> {
     /// with those of the arrival before. Pinned.
     fn look_ahead(&mut self, arrivals: &[Option<Arrival<'_, '_>>], first: usize) {
         let core = self.core;
-        let stamp = core.epochs.stamp_of(self.visitor.slot);
+        let stamp = core.door.epochs().stamp_of(self.visitor.slot);
         for (n, arrival) in arrivals.iter().enumerate().skip(first) {
             let Some(arrival) = arrival
                 .as_ref()
@@ -454,7 +454,7 @@ impl Replay<'_> {
         view: View<'v>,
     ) -> Result<Rival<'v>, Need> {
         let (core, cold) = (self.core, &mut self.cold);
-        let stamp = core.epochs.stamp_of(self.visitor.slot);
+        let stamp = core.door.epochs().stamp_of(self.visitor.slot);
         let (mut rival, mut lacks) = (Ok(std::ptr::null::<u8>()), false);
         let home = view.home(arrival.index.tag(arrival.hash));
         core.slots().check(view, home).map_err(|_| Need::Sound)?;

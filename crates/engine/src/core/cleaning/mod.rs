@@ -157,11 +157,11 @@ impl Context {
 
     /// Pins this context's slot. False: another guard is alone in the store, or wants to be.
     pub fn enter(&self, core: &Core) -> bool {
-        core.try_enter(self.slot, false)
+        core.door.try_enter(self.slot, false)
     }
 
     pub fn leave(&self, core: &Core) {
-        core.epochs.unpin(self.slot);
+        core.door.leave(self.slot);
     }
 
     pub fn number(&self) -> usize {

@@ -266,7 +266,7 @@ impl Context {
 
     /// Some buckets: counts entries in memory, and notes the windows of others. Pinned.
     fn walk_cleared(&self, core: &Core, tier: Option<&Tier>, set: &Set, walk: &mut Walk) {
-        let stamp = core.epochs.stamp_of(self.slot());
+        let stamp = core.door.epochs().stamp_of(self.slot());
         let counters = core.actors.of_context(self.number());
         for _ in 0..STEP_BUCKETS {
             if walk.partition >= set.views.len() {

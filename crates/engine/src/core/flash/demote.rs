@@ -91,13 +91,13 @@ impl Demotion<'_> {
         let (promoted, now_ms) = (&tier.promoted, core.clock.now_ms());
         let starving = tier.pressure.is_by_others() && !self.can_demote(node);
         if starving || promoted.has_too_much() {
-            promoted.give_up(&core.space, &core.epochs);
+            promoted.give_up(&core.space, core.door.epochs());
             if starving {
                 tier.pressure.end();
             }
         } else if !tier.pressure.others_come_first(now_ms) {
             core.windows().free_retired(node);
-            promoted.tend(&core.space, node, &core.epochs, now_ms);
+            promoted.tend(&core.space, node, core.door.epochs(), now_ms);
             if promoted.lacks_window() && tier.leaving() == 0 && self.can_demote(node) {
                 tier.pressure.press_for_copies();
             }
@@ -350,7 +350,7 @@ impl Demotion<'_> {
             window,
             &self.expiries_of(segment, &bytes[..segment.appended_bytes() as usize]),
         );
-        tier.turn_cold(window, slot, mask, &core.epochs);
+        tier.turn_cold(window, slot, mask, core.door.epochs());
         tier.figures.demoted.fetch_add(1, Ordering::Relaxed);
         tier.pressure.end();
         tier.pressure.set_gain(core.cleaners.gain());

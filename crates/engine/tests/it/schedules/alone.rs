@@ -2,11 +2,10 @@
 //! end.
 
 use super::{Arc, Content, check, epochs, thread};
-use duramen_engine::parts::{Epochs, Exclusive, SlotId};
+use duramen_engine::parts::{Door, SlotId};
 
 struct World {
-    exclusive: Exclusive,
-    epochs: Epochs,
+    door: Door,
     slots: [SlotId; 2],
     /// Read inside; written only by the thread that is alone.
     data: Content,
@@ -16,8 +15,7 @@ fn share(visit: impl Fn(&World) + Copy + Send + Sync + 'static) {
     check(move || {
         let (epochs, slots) = epochs();
         let world = Arc::new(World {
-            exclusive: Exclusive::default(),
-            epochs,
+            door: Door::new(epochs),
             slots,
             data: Content::new(0),
         });
@@ -25,11 +23,11 @@ fn share(visit: impl Fn(&World) + Copy + Send + Sync + 'static) {
             let world = world.clone();
             thread::spawn(move || visit(&world))
         };
-        world.exclusive.enter_alone(&world.epochs, world.slots[1]);
+        world.door.enter_alone(world.slots[1]);
         world.data.write(1);
         world.data.write(2);
-        world.epochs.unpin(world.slots[1]);
-        world.exclusive.leave_alone();
+        world.door.leave(world.slots[1]);
+        world.door.leave_alone();
         visitor.join().expect("visitor");
     });
 }
@@ -37,12 +35,9 @@ fn share(visit: impl Fn(&World) + Copy + Send + Sync + 'static) {
 /// One attempt to enter: a checker is not fair, and would let the exclusive thread and the entering
 /// one wait for each other for ever.
 fn visit(world: &World, inside: impl Fn(&World)) {
-    if world
-        .exclusive
-        .try_enter(&world.epochs, world.slots[0], false)
-    {
+    if world.door.try_enter(world.slots[0], false) {
         inside(world);
-        world.epochs.unpin(world.slots[0]);
+        world.door.leave(world.slots[0]);
     }
 }
 
@@ -65,7 +60,7 @@ fn a_fresh_stamp_keeps_one_inside() {
     share(|world| {
         visit(world, |world| {
             look(world);
-            world.epochs.pin(world.slots[0]);
+            world.door.epochs().pin(world.slots[0]);
             look(world);
         });
     });
@@ -78,8 +73,8 @@ fn broken_a_fresh_stamp_by_way_of_outside() {
     share(|world| {
         visit(world, |world| {
             look(world);
-            world.epochs.unpin(world.slots[0]);
-            world.epochs.pin(world.slots[0]);
+            world.door.leave(world.slots[0]);
+            world.door.epochs().pin(world.slots[0]);
             look(world);
         });
     });
@@ -90,8 +85,8 @@ fn broken_a_fresh_stamp_by_way_of_outside() {
 #[cfg_attr(shuttle, should_panic(expected = "torn: "))]
 fn broken_a_visitor_that_does_not_ask() {
     share(|world| {
-        world.epochs.pin(world.slots[0]);
+        world.door.epochs().pin(world.slots[0]);
         look(world);
-        world.epochs.unpin(world.slots[0]);
+        world.door.leave(world.slots[0]);
     });
 }
