@@ -6,7 +6,7 @@ use crate::counters::Counters;
 use crate::index::Index;
 use crate::session::{Guard, Pin};
 use crate::space::Space;
-use crate::{Error, KeyHash, TableChange, TableId};
+use crate::{Error, TableChange, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry;
 use std::collections::BTreeSet;
@@ -125,7 +125,7 @@ fn kill_index(pin: &Pin<'_>, index: &Index) {
             break;
         };
         demotion.each_entry(window, |location, entry| {
-            let hash = KeyHash(core.hasher.hash(entry.key));
+            let hash = core.tables.hash(entry.key);
             let view = index.partition(hash).view();
             if TableId(entry.table) == index.table
                 && view.len() != 0

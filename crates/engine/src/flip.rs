@@ -4,7 +4,7 @@ use crate::core::Visitor;
 use crate::index::bucket::{self, Slot};
 use crate::load::key_is;
 use crate::space::Space;
-use crate::{KeyHash, Store, TableId};
+use crate::{Store, TableId};
 use duramen_format::entry;
 
 /// The part of an entry in which a bit flips.
@@ -25,7 +25,7 @@ impl Store {
         let core = self.core();
         let visitor = Visitor::wait(core);
         core.door.enter(visitor.slot);
-        let hash = KeyHash(core.hasher.hash(key));
+        let hash = core.tables.hash(key);
         let found = core.tables.index(table).ok().and_then(|index| {
             let (view, tag) = (index.partition(hash).view(), index.tag(hash));
             let mut found = None;
@@ -59,7 +59,7 @@ impl Store {
         let core = self.core();
         let visitor = Visitor::wait(core);
         core.door.enter(visitor.slot);
-        let hash = KeyHash(core.hasher.hash(key));
+        let hash = core.tables.hash(key);
         let index = core.tables.index(table).ok();
         let view = index.map(|index| (index.partition(hash).view(), index.tag(hash)));
         let found = view.filter(|(view, _)| view.len() != 0);

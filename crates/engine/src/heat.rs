@@ -170,7 +170,7 @@ impl Heat {
                         let entry = unsafe { entry::parse_trusted(at) };
                         some.push(HotKey {
                             table: TableId(entry.table),
-                            hash: core.hasher.hash(entry.key),
+                            hash: core.tables.hash(entry.key).0,
                         });
                     }
                 });
@@ -423,7 +423,7 @@ impl Refill {
         let entry = unsafe { entry::parse_trusted(words.as_ptr().cast()) };
         let is_it = entry.kind == Kind::Object
             && entry.table == wanted.key.table.0
-            && core.hasher.hash(entry.key) == wanted.key.hash;
+            && core.tables.hash(entry.key).0 == wanted.key.hash;
         if !is_it {
             return; // W1: another key with the same tag
         }

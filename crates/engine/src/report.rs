@@ -30,7 +30,7 @@ impl Store {
             utilization: core.live_in_memory() as f64 / segment_budget_bytes.max(1) as f64,
             committed_bytes: core.space.budget.used(),
             excess_bytes: core.space.budget.excess_bytes(),
-            index_bytes: core.arena.committed_bytes(),
+            index_bytes: core.resources().arena.committed_bytes(),
             segments_open,
             segments_closed,
             segments_free: backed as u64 + retired,
@@ -56,8 +56,8 @@ impl Store {
         let core = self.core();
         let now_ms = core.clock.now_ms();
         let mut report = MemoryReport {
-            index_bytes: core.arena.committed_bytes(),
-            index_used_bytes: core.arena.allocated_bytes(),
+            index_bytes: core.resources().arena.committed_bytes(),
+            index_used_bytes: core.resources().arena.allocated_bytes(),
             overhead_bytes: core.overhead_bytes(),
             budget_bytes: core.space.budget.limit(),
             ..MemoryReport::default()

@@ -404,7 +404,7 @@ impl Store {
 
     /// As [`Guard::hash`](crate::Guard::hash), without a guard.
     pub fn hash(&self, key: &[u8]) -> KeyHash {
-        KeyHash(self.core.hasher.hash(key))
+        self.core.tables.hash(key)
     }
 
     pub fn table_id(&self, name: &str) -> Option<TableId> {

@@ -14,17 +14,20 @@
 //!   first. It is never made anew for a table that stays: a floor would be lost (index::X3).
 
 use crate::index::Index;
-use crate::{Error, TableId};
+use crate::{Error, KeyHash, TableId};
 use duramen_base::ids::Level;
 use duramen_base::limits::TABLES_MAX;
 use duramen_base::sync::Mutex;
 use duramen_format::control::is_table_name;
+use duramen_format::hash::KeyHasher;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// **Concurrency**: a session finds an index by id under its pin, without a lock. The registry's
 /// lock serialises threads that create, drop or count tables. An index is freed only by a thread
 /// that is alone in the store and holds that lock.
 pub struct Tables {
+    /// The hash of the keys of all tables.
+    hasher: KeyHasher,
     /// By [`TableId::index_place`].
     indexes: Box<[AtomicPtr<Index>]>,
     names: Mutex<Names>,
@@ -39,8 +42,9 @@ struct Names {
 }
 
 impl Tables {
-    pub fn new() -> Tables {
+    pub fn new(hasher: KeyHasher) -> Tables {
         Tables {
+            hasher,
             indexes: (0..TableId::INDEX_PLACES)
                 .map(|_| AtomicPtr::new(std::ptr::null_mut()))
                 .collect(),
@@ -49,6 +53,15 @@ impl Tables {
                 next: TableId::DEFAULT,
             }),
         }
+    }
+
+    #[inline(always)]
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash(self.hasher.hash(key))
+    }
+
+    pub fn hasher(&self) -> &KeyHasher {
+        &self.hasher
     }
 
     /// The index of a table, or of its parts; an error if there are none yet. The caller is pinned

@@ -57,7 +57,7 @@ impl<'a> Candidate<'a> {
         let hash = if is_dead {
             KeyHash(0)
         } else {
-            KeyHash(core.hasher.hash(entry.key))
+            core.tables.hash(entry.key)
         };
         let partition = index.partition(hash);
         let tag = index.tag(hash);
@@ -245,7 +245,7 @@ mod tests {
         core.door.enter(visitor.slot);
         let index = core.tables.index(TABLE).unwrap();
         let place = |key: &[u8]| {
-            let hash = KeyHash(core.hasher.hash(key));
+            let hash = core.tables.hash(key);
             (index.partition(hash).view(), index.tag(hash))
         };
         let mut homes = HashMap::new();

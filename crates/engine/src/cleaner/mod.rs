@@ -182,9 +182,9 @@ impl Cleaner {
         core.watch_flash();
         core.need().watch_live_size();
         core.space.tend_scarcity();
-        core.arena.reap(core.door.epochs().quiet_before());
+        core.resources().reap();
         self.defragment_index(core);
-        core.arena.trim(&core.space.budget);
+        core.resources().trim();
         self.expire(core);
     }
 
@@ -209,7 +209,7 @@ impl Cleaner {
             context.leave(core);
             // The hole that a view left is free for the next one as soon as no reader uses the
             // view.
-            core.arena.reap(core.door.epochs().quiet_before());
+            resources.reap();
             if moved == 0 {
                 return;
             }

@@ -56,11 +56,10 @@ pub struct Core {
     /// Behaviour at the memory limit. Relaxed: it decides about each entry and each write alone.
     evicts: AtomicBool,
     pub clock: DoubtedClock,
-    pub hasher: KeyHasher,
     pub space: Space,
     /// The windows whose bytes are on flash; `None`: all are in memory.
     pub tier: Option<Box<Tier>>,
-    pub arena: Arena,
+    arena: Arena,
     pub door: Door,
     pub tables: Tables,
     pub actors: Actors,
@@ -126,9 +125,8 @@ impl Core {
             evicts: AtomicBool::new(options.mode == Mode::Cache),
             clock: DoubtedClock::new(options.clock.clone(), doubts_clock),
             cleared: Cleared::new(hasher.clone()),
-            hasher,
             arena: Arena::new(options.memory_bytes_max() / 2, options.huge_pages, topology)?,
-            tables: Tables::new(),
+            tables: Tables::new(hasher),
             actors: Actors::new((heads, contexts), log.is_some(), windows, topology),
             cleaners,
             overhead: 0,

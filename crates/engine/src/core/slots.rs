@@ -207,7 +207,7 @@ impl Slots<'_> {
     /// This entry, if it is an object and its key belongs to this view.
     fn guess(self, view: View<'_>, entry: &Entry<'_>) -> Option<Guess> {
         let index = self.core.tables.index(TableId(entry.table)).ok()?;
-        let hash = KeyHash(self.core.hasher.hash(entry.key));
+        let hash = self.core.tables.hash(entry.key);
         let own = index.partition(hash).view();
         let is_here =
             entry.kind == Kind::Object && own.len() != 0 && std::ptr::eq(own.line(0), view.line(0));

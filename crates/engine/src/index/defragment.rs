@@ -21,6 +21,16 @@ fn tolerated(committed_bytes: u64) -> u64 {
 }
 
 impl Resources<'_> {
+    /// Frees the memory that views have left and no reader uses any more.
+    pub fn reap(&self) {
+        self.arena.reap(self.epochs.quiet_before());
+    }
+
+    /// Gives free pages of the index back to the system, if there are many.
+    pub fn trim(&self) {
+        self.arena.trim(&self.space.budget);
+    }
+
     pub fn is_fragmented(&self) -> bool {
         let committed = self.arena.committed_bytes();
         committed.saturating_sub(self.arena.allocated_bytes()) > tolerated(committed)

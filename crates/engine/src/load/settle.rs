@@ -58,7 +58,7 @@ impl<'a> Arrival<'a> {
         let index = index.filter(|index| {
             entry.kind == Kind::Completion || entry.version >= index.replay_floor()
         });
-        let hash = KeyHash(core.hasher.hash(entry.key));
+        let hash = core.tables.hash(entry.key);
         if let Some(index) = index {
             let view = index.partition(hash).view();
             if view.len() != 0 {
@@ -437,7 +437,7 @@ impl Loader {
             }
         }
         self.close_holes(&visitor);
-        core.arena.trim(&core.space.budget);
+        core.resources().trim();
     }
 
     /// Moves views into the holes that growth has left, as cleaners do later: memory of holes is
@@ -446,7 +446,7 @@ impl Loader {
         let core = self.core();
         let mut left = CLOSED_BYTES_MAX;
         while left > 0 {
-            core.arena.reap(core.door.epochs().quiet_before());
+            core.resources().reap();
             let mut moved = 0;
             core.door.enter(visitor.slot);
             core.tables.each_index(|_, index| {
@@ -458,7 +458,7 @@ impl Loader {
             }
             left = left.saturating_sub(moved);
         }
-        core.arena.reap(core.door.epochs().quiet_before());
+        core.resources().reap();
     }
 
     /// Takes the tombstones that won out of the index, and the marks of objects. False: a damaged

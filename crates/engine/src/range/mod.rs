@@ -143,7 +143,7 @@ pub(crate) fn contains_key(core: &Core, range: &KeyRange, table: TableId, key: &
     }
     let inside = RouteHash::first_of_slot(slot) >= range.first
         && RouteHash::last_of_slot(slot) <= range.last;
-    inside || range.contains(core.hasher.route(key))
+    inside || range.contains(core.tables.hasher().route(key))
 }
 
 /// The entry at a location. The caller has found, under its pin, that the index points to it and

@@ -69,7 +69,7 @@ impl Leaving {
     fn contains(&self, core: &Core, entry: &Entry<'_>) -> bool {
         match &self.0[..] {
             [range] => contains(core, range, entry),
-            _ => self.has(entry.route(&core.hasher)),
+            _ => self.has(entry.route(core.tables.hasher())),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::device::Cold;
 use crate::index::Index;
 use crate::index::bucket::Slot;
 use crate::scan::{Looks, Walks};
-use crate::{DirtyKey, Error, KeyHash, Object, Store, TableId};
+use crate::{DirtyKey, Error, Object, Store, TableId};
 use duramen_base::ids::{KeyRange, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Entry, Kind, NewObject, NewTombstone};
@@ -640,7 +640,7 @@ fn export_key(
     };
     let (index, key) = (core.tables.index(table)?, &wanted.key);
     let stamp = core.door.epochs().stamp_of(visitor.slot);
-    let hash = KeyHash(core.hasher.hash(key));
+    let hash = core.tables.hash(key);
     let view = index.partition(hash).view();
     let (mut found, mut lacks, mut is_there) = (Ok(None), false, false);
     if view.len() != 0 {

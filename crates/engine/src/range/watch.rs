@@ -159,7 +159,7 @@ impl Core {
     fn mark(&self, table: TableId, key: &[u8], value_bytes: usize, version: u64) {
         for watched in self.watches.list.read().expect("watches").iter() {
             if watched.table == table.whole() && contains_key(self, &watched.range, table, key) {
-                let hash = self.hasher.hash(key);
+                let hash = self.tables.hasher().hash(key);
                 let key = (table.is_parts(), key);
                 watched.marks.mark(hash, key, value_bytes, version);
             }

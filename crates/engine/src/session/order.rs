@@ -362,7 +362,7 @@ fn note_removal(log: &Log, hash: KeyHash, partition: &Partition, (stream, end): 
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use crate::{KeyHash, LogOptions, Options, Store, TableId};
+    use crate::{LogOptions, Options, Store, TableId};
     use std::collections::HashMap;
 
     /// log::L5: another key with the tag of a removed one is there. The removal was left out, and
@@ -380,7 +380,7 @@ mod tests {
         let store = store.unwrap();
         let (core, log) = (store.core(), store.log().unwrap());
         let index = core.tables.index(T).unwrap();
-        let hash_of = |n: u32| KeyHash(core.hasher.hash(&n.to_le_bytes()));
+        let hash_of = |n: u32| core.tables.hash(&n.to_le_bytes());
         let mut seen = HashMap::new();
         let (other, removed) = (0..)
             .find_map(|n: u32| {

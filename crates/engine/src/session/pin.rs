@@ -120,7 +120,7 @@ impl<'s> Pin<'s> {
 
     #[inline(always)]
     pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
-        KeyHash(self.core().hasher.hash(key))
+        self.core().tables.hash(key)
     }
 
     #[inline(always)]

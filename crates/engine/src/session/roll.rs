@@ -14,7 +14,7 @@ use crate::head::{Head, Tail};
 use crate::index::bucket;
 use crate::log::Log;
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
-use crate::{Error, KeyHash, TableId};
+use crate::{Error, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Entry, Kind};
 use std::ops::Range;
@@ -157,7 +157,7 @@ fn point_to(core: &Core, entry: &Entry<'_>, from: u64, to: u64) -> bool {
     let Ok(index) = core.tables.index(TableId(entry.table)) else {
         return false;
     };
-    let hash = KeyHash(core.hasher.hash(entry.key));
+    let hash = core.tables.hash(entry.key);
     let view = index.partition(hash).view();
     if view.len() == 0 {
         return false;

@@ -365,7 +365,7 @@ impl Replay<'_> {
             return None;
         }
         let index = core.tables.index(table).ok()?;
-        let hash = KeyHash(core.hasher.hash(entry.key));
+        let hash = core.tables.hash(entry.key);
         let view = index.partition(hash).view();
         if view.len() != 0 {
             crate::index::prefetch::prefetch_pair(view.line(view.home(index.tag(hash))));
