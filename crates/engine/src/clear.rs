@@ -69,7 +69,7 @@ impl Guard<'_> {
                 .iter()
                 .for_each(|index| kill_index(&self.pin, index));
         }
-        core.note_cleared(table);
+        core.listeners.watches.note_cleared(table);
         for id in indexes.iter().map(|index| index.table) {
             counters.note_objects(id, -(core.actors.objects(id) as i64));
             counters.note_expiring(id, -(core.actors.expiring(id) as i64));

@@ -30,7 +30,7 @@ impl Store {
     /// Sets the tracker, before anything is loaded. Until then all records stay. Only the first
     /// call counts.
     pub fn set_completions(&self, completions: Arc<dyn Completions>) {
-        self.core().tracker.set(completions);
+        self.core().listeners.tracker.set(completions);
     }
 
     /// Charges the tracker's memory to the budget, some steps at each call, so that about `wanted`
@@ -41,7 +41,7 @@ impl Store {
         let core = self.core();
         let space = &core.space;
         let limit = space.budget.limit();
-        let mut charged = core.tracker.charged_bytes();
+        let mut charged = core.listeners.tracker.charged_bytes();
         for _ in 0..CHARGE_STEPS {
             if charged < wanted && charged + CHARGE_BYTES <= limit / 2 {
                 let is_there = space.charge_beside_segments(CHARGE_BYTES)
@@ -58,7 +58,7 @@ impl Store {
                 break;
             }
         }
-        core.tracker.set_charged_bytes(charged);
+        core.listeners.tracker.set_charged_bytes(charged);
         charged.min(limit / 4)
     }
 }

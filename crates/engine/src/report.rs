@@ -45,9 +45,9 @@ impl Store {
                 .as_ref()
                 .map_or_else(FlashStats::default, |tier| tier.statistics()),
             page_bytes: core.space.page_bytes(),
-            flipped_bits: core.damages.flipped_bits(),
-            damaged_entries: core.damages.damaged_entries(),
-            passes_given_up: core.damages.given_up(),
+            flipped_bits: core.listeners.damages.flipped_bits(),
+            damaged_entries: core.listeners.damages.damaged_entries(),
+            passes_given_up: core.listeners.damages.given_up(),
         }
     }
 

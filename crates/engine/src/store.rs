@@ -68,19 +68,19 @@ impl Store {
         &self,
         listener: impl Fn(Departure, TableId, &[u8]) + Send + Sync + 'static,
     ) {
-        self.core.departures.listen(Box::new(listener));
+        self.core.listeners.departures.listen(Box::new(listener));
     }
 
     /// Sets the listener to entries that do not match their checksum. Only the first one counts; it
     /// must not enter the store.
     pub fn when_damaged(&self, listener: impl Fn(&EntryDamage) + Send + Sync + 'static) {
-        self.core.damages.listen(Box::new(listener));
+        self.core.listeners.damages.listen(Box::new(listener));
     }
 
     /// Tells the listener of [`when_damaged`](Self::when_damaged), and counts, the damage that the
     /// owner of the log has found in a segment of it.
     pub fn tell_damage(&self, segment: SegmentId, is_mended: bool, what: String) {
-        self.core.damages.tell(EntryDamage {
+        self.core.listeners.damages.tell(EntryDamage {
             segment,
             is_mended,
             what,
@@ -90,7 +90,10 @@ impl Store {
     /// Sets the listener to cleaning that is given up: of a segment, and why. Its segments stay on
     /// disk until the next start. Only the first listener counts; it must not enter the store.
     pub fn when_given_up(&self, listener: impl Fn(SegmentId, &str) + Send + Sync + 'static) {
-        self.core.damages.listen_given_up(Box::new(listener));
+        self.core
+            .listeners
+            .damages
+            .listen_given_up(Box::new(listener));
     }
 
     /// This survivor of a pass will never be durable: its pass is given up, so that later ones do
@@ -98,7 +101,7 @@ impl Store {
     pub fn give_up_pass_of(&self, survivor: SegmentId, why: &str) -> bool {
         let is_first = self.log().and_then(|log| log.give_up_pass_of(survivor));
         if is_first == Some(true) {
-            self.core.damages.tell_given_up(survivor, why);
+            self.core.listeners.damages.tell_given_up(survivor, why);
         }
         is_first.is_some()
     }
@@ -106,7 +109,7 @@ impl Store {
     /// Whether the listener hears of these departures. While it hears of expired keys, they leave
     /// soon after their time, or when they are met.
     pub fn want_departures(&self, departure: Departure, wanted: bool) {
-        self.core.departures.want(departure, wanted);
+        self.core.listeners.departures.want(departure, wanted);
     }
 
     /// From now on `listener` hears of all keys that guards have written or removed, while
@@ -114,15 +117,15 @@ impl Store {
     /// has ended. Only the first listener counts. It is called as that of
     /// [`when_departed`](Self::when_departed). Emptied tables and moved tablets are no writes.
     pub fn when_written(&self, listener: impl Fn(&[Written]) + Send + Sync + 'static) {
-        self.core.writes.listen(Box::new(listener));
+        self.core.listeners.writes.listen(Box::new(listener));
     }
 
     /// Whether the listener hears of writes: of all those of guards that begin after this. Guards
     /// of before have ended when an exclusive guard begins. The listener to departures then hears
     /// of all of them too.
     pub fn want_writes(&self, wanted: bool) {
-        self.core.departures.want_all(wanted);
-        self.core.writes.want(wanted);
+        self.core.listeners.departures.want_all(wanted);
+        self.core.listeners.writes.want(wanted);
     }
 
     pub(crate) fn core(&self) -> &Core {

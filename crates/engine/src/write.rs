@@ -417,7 +417,9 @@ fn put_met<'s>(
     let value_bytes = value.len();
     if has_bug(Bug::MarkedBeforeSeen) {
         let version = met.before.map_or(1, |version| version + 1);
-        core.note_written(table, key, value_bytes, version);
+        core.listeners
+            .watches
+            .note_written(table, key, value_bytes, version);
     }
     let value = (value, new.is_typed);
     let put = guard
@@ -427,7 +429,9 @@ fn put_met<'s>(
     locked.unlock();
     if let Ok(Put::Done(version)) = put {
         if !has_bug(Bug::MarkedBeforeSeen) {
-            core.note_written(table, key, value_bytes, version); // range::watch::W1
+            core.listeners
+                .watches
+                .note_written(table, key, value_bytes, version); // range::watch::W1
         }
         note_put(
             guard,
@@ -481,11 +485,11 @@ fn remove_met<'s>(
         return Ok(None);
     }
     if was_there {
-        notes.note_key(&core.writes, table, key);
+        notes.note_key(&core.listeners.writes, table, key);
     }
     notes.note_gone(table, hash, met.first, None);
     if met.was_expired {
-        notes.note_replaced(&core.departures, table, key);
+        notes.note_replaced(&core.listeners.departures, table, key);
     }
     Ok(Some(met.outcome(None)))
 }
@@ -510,7 +514,7 @@ fn note_put(
     {
         core.resize(locked.partition, guard.pin.me());
     }
-    notes.note_key(&core.writes, table, key);
+    notes.note_key(&core.listeners.writes, table, key);
     let mut first_now = None;
     if is_typed {
         first_now = guard.scratch.first().copied();
@@ -518,7 +522,7 @@ fn note_put(
     }
     notes.note_gone(table, hash, met.first, first_now);
     if met.was_expired {
-        notes.note_replaced(&core.departures, table, key);
+        notes.note_replaced(&core.listeners.departures, table, key);
     }
 }
 
@@ -619,14 +623,18 @@ impl<'s> Appender<'s> {
         }
         if let Some((place, slot, entry)) = locked.found {
             if has_bug(Bug::MarkedBeforeSeen) {
-                core.note_written(table, key, 0, entry.version);
+                core.listeners
+                    .watches
+                    .note_written(table, key, 0, entry.version);
             }
             let change = locked.change(&core.space, &self.head().counters);
             change.remove(locked.tag, Dropped::new(place, slot, &entry));
             if !has_bug(Bug::RemovalsAreNotMarked) && !has_bug(Bug::MarkedBeforeSeen) {
                 // Now: an earlier mark could be used while the key is still there
                 // (range::watch::W1).
-                core.note_written(table, key, 0, entry.version);
+                core.listeners
+                    .watches
+                    .note_written(table, key, 0, entry.version);
             }
         }
         locked.unlock();

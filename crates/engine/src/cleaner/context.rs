@@ -561,7 +561,7 @@ impl Context {
                     self.note_evicted();
                 }
             }
-            core.departures.tell(departure, table, key);
+            core.listeners.departures.tell(departure, table, key);
         }
         match &core.log {
             Some(log) => self.bury(core, log, candidate),

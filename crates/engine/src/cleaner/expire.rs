@@ -147,7 +147,9 @@ fn drop_expired(
     let dropped = candidate.drop_from_index(core, counters, me);
     if dropped == Some(true) {
         add(&counters.expired, 1);
-        core.departures.tell(Departure::Expired, table, key);
+        core.listeners
+            .departures
+            .tell(Departure::Expired, table, key);
     }
     dropped
 }

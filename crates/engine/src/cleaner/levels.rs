@@ -344,7 +344,7 @@ impl Context {
         let left = self.victims.len() as u64;
         let tally = core.cleaners.tally(self.number);
         tally.victims.store(left, Ordering::Relaxed);
-        core.damages.tell_given_up(current.segment, why);
+        core.listeners.damages.tell_given_up(current.segment, why);
     }
 
     fn close_pass_survivor(&mut self, core: &Core, log: &Log) {
@@ -487,7 +487,7 @@ impl Context {
         let counters = core.actors.of_context(self.number);
         let entry = &candidate.entry;
         let (from, bytes) = (core.space.window_of(candidate.location), entry.padded_bytes);
-        if core.tracker.keeps(entry) {
+        if core.listeners.tracker.keeps(entry) {
             self.room_for(core, bytes)?;
             let to = core.space.at(Space::location(self.survivor.take(bytes)));
             // SAFETY: source: a whole verified entry of the victim, or its copy (context::C5);
@@ -550,7 +550,7 @@ impl Context {
                 let needed = match entry.kind {
                     entry::Kind::Object => continue,
                     entry::Kind::Tombstone => needs.tombstone(entry.victim, &[]),
-                    entry::Kind::Completion => core.tracker.keeps(&entry),
+                    entry::Kind::Completion => core.listeners.tracker.keeps(&entry),
                 };
                 let bytes = entry.padded_bytes as u32;
                 if needed && core.tables.index(TableId(entry.table)).is_ok() {

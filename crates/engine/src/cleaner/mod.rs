@@ -245,7 +245,7 @@ impl Cleaner {
                 demotion.is_some_and(|it| it.is_worth_expiring(window as u32, now_ms))
             } else {
                 let expired = segment.expired_estimate(now_ms);
-                (thorough || core.departures.wants(Departure::Expired))
+                (thorough || core.listeners.departures.wants(Departure::Expired))
                     && segment.may_have_expired(now_ms)
                     || expired > 0 && expired >= segment.expiring_bytes() / 8
             };

@@ -10,7 +10,7 @@ use duramen_base::sync::coarse::Mutex;
 use duramen_format::mend::Flip;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// An entry that did not match its checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub struct Damages {
     damaged_entries: AtomicU64,
     given_up_listener: OnceLock<GivenUpListener>,
     given_up: AtomicU64,
+    /// Reads may use an entry without its sum (verified::V6). Read and set alone.
+    trusts_reads: AtomicBool,
 }
 
 impl Damages {
@@ -111,6 +113,16 @@ impl Damages {
             None if waiting.len() < WAITING_MAX => waiting.push(damage),
             None => {}
         }
+    }
+
+    /// verified::V6: whether reads may use an entry without its sum.
+    #[inline(always)]
+    pub fn trusts_reads(&self) -> bool {
+        self.trusts_reads.load(Ordering::Relaxed)
+    }
+
+    pub fn set_trusts_reads(&self, trusts: bool) {
+        self.trusts_reads.store(trusts, Ordering::Relaxed);
     }
 
     /// Flipped bits that were put back.

@@ -7,6 +7,7 @@ pub mod damage;
 pub mod departures;
 mod doubt;
 pub mod flash;
+mod listeners;
 mod resize;
 pub mod slots;
 pub mod sound;
@@ -30,8 +31,6 @@ use crate::{Error, Mode, Options, TableId};
 use actors::Actors;
 use cleaning::Pacer;
 use cleaning::cleaners::Cleaners;
-use damage::Damages;
-use departures::Departures;
 use doubt::DoubtedClock;
 use duramen_base::limits::STORE_BYTES_MIN;
 use duramen_base::ticks::Ticks;
@@ -40,11 +39,9 @@ use duramen_base::waits::{LongWait, NOTHING, Resource};
 use duramen_format::hash::KeyHasher;
 use flash::cleared::Cleared;
 use flash::tier::Tier;
+use listeners::Listeners;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tracker::Tracker;
-use watches::Watches;
 use workers::{Workers, open_segments};
-use writes::Writes;
 
 /// A store whose live data may take less than its memory divided by this is refused.
 const LIVE_PART_MIN: u64 = 8;
@@ -69,14 +66,8 @@ pub struct Core {
     pub pacer: Pacer,
     /// `None`: the store is memory alone.
     pub log: Option<Box<Log>>,
-    pub tracker: Tracker,
-    pub watches: Watches,
     pub cleared: Cleared,
-    pub departures: Departures,
-    pub writes: Writes,
-    pub damages: Damages,
-    /// Each read verifies the entry of its key (verified::V6). Read and set alone.
-    pub verifies_reads: AtomicBool,
+    pub listeners: Listeners,
     /// No version that is given in this run is lower (load::R11). Set before sessions are used, so
     /// Relaxed.
     load_floor: AtomicU64,
@@ -126,18 +117,13 @@ impl Core {
             clock: DoubtedClock::new(options.clock.clone(), doubts_clock),
             cleared: Cleared::new(hasher.clone()),
             arena: Arena::new(options.memory_bytes_max() / 2, options.huge_pages, topology)?,
+            listeners: Listeners::new(hasher.clone()),
             tables: Tables::new(hasher),
             actors: Actors::new((heads, contexts), log.is_some(), windows, topology),
             cleaners,
             overhead: 0,
             pacer: Pacer::default(),
             log,
-            tracker: Tracker::default(),
-            watches: Watches::default(),
-            departures: Departures::default(),
-            writes: Writes::default(),
-            damages: Damages::default(),
-            verifies_reads: AtomicBool::new(true),
             load_floor: AtomicU64::new(0),
             door: Door::new(epochs),
             tier: Tier::new(options, &space),
@@ -346,7 +332,7 @@ impl Core {
 
     /// Memory of the structures that exist from the start, of marks, and of the tracker.
     pub fn overhead_bytes(&self) -> u64 {
-        self.overhead + self.watches.charged_bytes() + self.tracker.charged_bytes()
+        self.overhead + self.listeners.charged_bytes()
     }
 
     fn sum_overhead(&self) -> u64 {

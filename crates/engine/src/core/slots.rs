@@ -113,7 +113,7 @@ impl Slots<'_> {
             return false; // load::R10
         }
         let known_as = (std::ptr::from_ref(place) as u64, slot.0);
-        if self.core.damages.known(known_as) == Some(None) {
+        if self.core.listeners.damages.known(known_as) == Some(None) {
             return false; // it was searched before
         }
         let whole = match self.before_flip(view, slot, in_hand) {
@@ -124,14 +124,14 @@ impl Slots<'_> {
             }
             Search::Nothing => {
                 self.tell_damaged(known_as, "before a restart");
-                self.core.damages.note(known_as, None);
+                self.core.listeners.damages.note(known_as, None);
                 return false;
             }
         };
         // Release pairs with Acquire in `View::find`, as in `View::insert`.
         let swapped = place.compare_exchange(slot.0, whole.0, Ordering::AcqRel, Ordering::Relaxed);
         if swapped.is_ok() {
-            self.core.damages.tell(EntryDamage {
+            self.core.listeners.damages.tell(EntryDamage {
                 segment: SegmentId::NONE,
                 is_mended: true,
                 what: format!(
@@ -153,7 +153,7 @@ impl Slots<'_> {
             is_mended: false,
             what: format!("its slot in the index, {slot:#018x}; {closed} {until}"),
         };
-        self.core.damages.tell_once(told_as, None, damage);
+        self.core.listeners.damages.tell_once(told_as, None, damage);
     }
 
     /// The slot as it was before one of its bits flipped (I1).

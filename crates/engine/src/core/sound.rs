@@ -109,7 +109,7 @@ pub unsafe fn mended_copy(core: &Core, location: u64, here: InMemory) -> Option<
         true => (here.at as u64, u64::MAX),
         false => (location, u64::from(segment.incarnation())),
     };
-    let known = core.damages.known(place);
+    let known = core.listeners.damages.known(place);
     if known == Some(None) && !here.is_copy {
         return None; // it was searched before
     }
@@ -131,7 +131,7 @@ pub unsafe fn mended_copy(core: &Core, location: u64, here: InMemory) -> Option<
             Err(damage) => format!("byte {in_window}: {damage}"),
         },
     };
-    core.damages.tell_once(place, flip, told);
+    core.listeners.damages.tell_once(place, flip, told);
     let (_, length) = mended.ok()?;
     let (words, _) = bytes.get(..length)?.as_chunks();
     Some(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())

@@ -3,6 +3,7 @@
 use crate::TableId;
 use duramen_base::ids::KeyRange;
 use duramen_base::sync::{self, Mutex};
+use duramen_format::hash::KeyHasher;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -14,8 +15,9 @@ const SHARDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 /// allocation.
 pub const MARK_BYTES: usize = 96;
 /// The watches of a store, and the other state that guards read while ranges come and go.
-#[derive(Default)]
 pub struct Watches {
+    /// Of the keys of all tables.
+    pub(crate) hasher: KeyHasher,
     pub(crate) any: AtomicBool,
     pub(crate) list: RwLock<Vec<Arc<Watched>>>,
     /// Bytes of the memory budget charged for marks. Counts only.
@@ -84,6 +86,16 @@ pub struct Dirty {
 }
 
 impl Watches {
+    pub fn new(hasher: KeyHasher) -> Watches {
+        Watches {
+            hasher,
+            any: AtomicBool::new(false),
+            list: RwLock::default(),
+            charged: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
+        }
+    }
+
     /// Bytes of the memory budget charged for marks.
     pub(crate) fn charged_bytes(&self) -> u64 {
         self.charged.load(Ordering::Relaxed)

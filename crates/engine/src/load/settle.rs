@@ -255,7 +255,7 @@ impl Loader {
             Kind::Completion => {
                 counters.note_tombstone(entry.padded_bytes);
                 if arrival.index.is_some() {
-                    core.tracker.met(entry);
+                    core.listeners.tracker.met(entry);
                 }
             }
             Kind::Object if won => {

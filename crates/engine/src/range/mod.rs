@@ -51,7 +51,7 @@ use crate::space::Space;
 use duramen_base::ids::{KeyRange, PartKey, RouteHash};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Entry};
-use duramen_format::hash;
+use duramen_format::hash::{self, KeyHasher};
 
 /// Position at which a walk continues (G1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,11 +124,16 @@ pub(crate) fn goes_on_with_parts(core: &Core, table: &mut TableId, place: &mut P
 
 /// True if the object or part is in the range.
 pub(crate) fn contains(core: &Core, range: &KeyRange, entry: &Entry<'_>) -> bool {
-    contains_key(core, range, TableId(entry.table), entry.key)
+    contains_key(core.tables.hasher(), range, TableId(entry.table), entry.key)
 }
 
 /// True if a key of this table, or of its parts, is in the range.
-pub(crate) fn contains_key(core: &Core, range: &KeyRange, table: TableId, key: &[u8]) -> bool {
+pub(crate) fn contains_key(
+    hasher: &KeyHasher,
+    range: &KeyRange,
+    table: TableId,
+    key: &[u8],
+) -> bool {
     if *range == KeyRange::ALL {
         return true;
     }
@@ -143,7 +148,7 @@ pub(crate) fn contains_key(core: &Core, range: &KeyRange, table: TableId, key: &
     }
     let inside = RouteHash::first_of_slot(slot) >= range.first
         && RouteHash::last_of_slot(slot) <= range.last;
-    inside || range.contains(core.tables.hasher().route(key))
+    inside || range.contains(hasher.route(key))
 }
 
 /// The entry at a location. The caller has found, under its pin, that the index points to it and

@@ -19,8 +19,7 @@
 
 use super::contains_key;
 use crate::cleaner::index_search::IndexSearch;
-use crate::core::Core;
-use crate::core::watches::{Dirty, Marks, Watched};
+use crate::core::watches::{Dirty, Marks, Watched, Watches};
 use crate::{Error, Store, TableId};
 use duramen_base::ids::KeyRange;
 use duramen_base::planted::{Bug, has_bug};
@@ -72,7 +71,7 @@ impl Store {
             range,
             marks: Marks::new(bytes_max),
         });
-        let watches = &self.core().watches;
+        let watches = &self.core().listeners.watches;
         let mut list = watches.list.write().expect("watches");
         list.push(watched.clone());
         watches.any.store(true, Ordering::SeqCst);
@@ -96,7 +95,8 @@ impl Store {
                 self.brief_session()?.make_index_room(&mut search)?;
             }
         }
-        core.watches
+        core.listeners
+            .watches
             .charged
             .fetch_add(charge_of(bytes), Ordering::Relaxed);
         Ok(bytes)
@@ -109,6 +109,7 @@ impl Store {
     /// guard held.
     pub fn quiesce(&self) {
         self.core()
+            .listeners
             .watches
             .generation
             .fetch_add(1, Ordering::SeqCst);
@@ -139,7 +140,7 @@ fn charge_of(marks_bytes: usize) -> u64 {
     2 * marks_bytes as u64
 }
 
-impl Core {
+impl Watches {
     /// W1: called after a key was written or removed, before the guard ends.
     #[inline(always)]
     pub(crate) fn note_written(
@@ -149,7 +150,7 @@ impl Core {
         value_bytes: usize,
         version: u64,
     ) {
-        if self.watches.any.load(Ordering::Relaxed) {
+        if self.any.load(Ordering::Relaxed) {
             self.mark(table, key, value_bytes, version);
         }
     }
@@ -157,9 +158,11 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn mark(&self, table: TableId, key: &[u8], value_bytes: usize, version: u64) {
-        for watched in self.watches.list.read().expect("watches").iter() {
-            if watched.table == table.whole() && contains_key(self, &watched.range, table, key) {
-                let hash = self.tables.hasher().hash(key);
+        for watched in self.list.read().expect("watches").iter() {
+            if watched.table == table.whole()
+                && contains_key(&self.hasher, &watched.range, table, key)
+            {
+                let hash = self.hasher.hash(key);
                 let key = (table.is_parts(), key);
                 watched.marks.mark(hash, key, value_bytes, version);
             }
@@ -168,7 +171,7 @@ impl Core {
 
     /// W3: all keys of a table were removed at once.
     pub(crate) fn note_cleared(&self, table: TableId) {
-        for watched in self.watches.list.read().expect("watches").iter() {
+        for watched in self.list.read().expect("watches").iter() {
             if watched.table == table {
                 watched.marks.start_again.store(true, Ordering::Release);
             }
@@ -202,7 +205,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let watches = &self.store.core().watches;
+        let watches = &self.store.core().listeners.watches;
         let mut list = watches.list.write().expect("watches");
         list.retain(|watched| !Arc::ptr_eq(watched, &self.watched));
         watches.any.store(!list.is_empty(), Ordering::SeqCst);

@@ -490,13 +490,13 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.unlock_keys();
         let core = self.pin.core();
-        self.notes.tell_replaced(&core.departures);
+        self.notes.tell_replaced(&core.listeners.departures);
         if self.pin.is_alone()
             && let Some(log) = core.log.as_deref()
         {
             self.seen.publish_alone(log, || self.append.end_group(log));
         }
-        self.notes.tell_written(&core.writes);
+        self.notes.tell_written(&core.listeners.writes);
         let wrote = self.append.taken().is_some();
         self.append.let_head_go();
         if self.scratch.capacity() > SCRATCH_KEPT_MAX {

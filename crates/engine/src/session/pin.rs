@@ -48,7 +48,7 @@ impl<'s> Pin<'s> {
             entries: Entries::new(core, slot, carried),
             alone,
             now_ms: Cell::new(0),
-            generation: core.watches.generation.load(Ordering::SeqCst),
+            generation: core.listeners.watches.generation.load(Ordering::SeqCst),
             left: false,
             counts_reads: true,
             decides: false,
@@ -225,7 +225,12 @@ impl<'s> Pin<'s> {
     /// [`Store::quiesce`](crate::Store::quiesce).
     #[inline(always)]
     pub fn renew(&mut self) {
-        self.generation = self.core().watches.generation.load(Ordering::SeqCst);
+        self.generation = self
+            .core()
+            .listeners
+            .watches
+            .generation
+            .load(Ordering::SeqCst);
         self.left = false;
     }
 
@@ -235,6 +240,7 @@ impl<'s> Pin<'s> {
     pub fn outdate_others(&self) {
         assert!(self.alone, "others are outside only while one is alone");
         self.core()
+            .listeners
             .watches
             .generation
             .fetch_add(1, Ordering::SeqCst);
@@ -245,7 +251,15 @@ impl<'s> Pin<'s> {
     #[inline(always)]
     pub(crate) fn check_generation(&self) -> Result<(), Error> {
         // Relaxed: it came in again by a full barrier. A guard that never left is waited for.
-        if self.left && self.generation != self.core().watches.generation.load(Ordering::Relaxed) {
+        if self.left
+            && self.generation
+                != self
+                    .core()
+                    .listeners
+                    .watches
+                    .generation
+                    .load(Ordering::Relaxed)
+        {
             Err(Error::TryAgain)
         } else {
             Ok(())
@@ -275,7 +289,7 @@ impl<'s> Pin<'s> {
     #[inline(always)]
     pub(super) fn trusts(&self, has_draft: bool) -> bool {
         has_bug(Bug::ReadsUnverified)
-            || !self.core().verifies_reads.load(Ordering::Relaxed) && !self.may_decide(has_draft)
+            || self.core().listeners.damages.trusts_reads() && !self.may_decide(has_draft)
     }
 
     /// verified::V6: whether what it reads now may decide a write.

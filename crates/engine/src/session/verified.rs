@@ -30,7 +30,6 @@ use crate::{Error, KeyHash, Store, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry::{self, Entry};
-use std::sync::atomic::Ordering;
 
 /// An entry with the tag of a key.
 #[derive(Clone, Copy)]
@@ -50,7 +49,7 @@ impl Store {
     /// Whether each read verifies the entry of its key, from now on. All else is verified always
     /// (V3, V4).
     pub fn set_verify_reads(&self, on: bool) {
-        self.core().verifies_reads.store(on, Ordering::Relaxed);
+        self.core().listeners.damages.set_trusts_reads(!on);
     }
 }
 

@@ -249,7 +249,7 @@ impl Replay<'_> {
         let mut group = Group::new();
         group.add(&(entry, &copy[..bytes]));
         self.settle_counted(&mut group)?;
-        self.core.damages.tell(EntryDamage {
+        self.core.listeners.damages.tell(EntryDamage {
             segment: SegmentId::NONE,
             is_mended: true,
             what: format!("an entry that came from another server, {mended}"),
@@ -607,7 +607,7 @@ impl Replay<'_> {
         self.dead_bytes += bytes as u64; // as far as segments know
         self.append(bytes, |out| out.copy_from_slice(arrival.raw));
         counters.note_tombstone(bytes);
-        self.core.tracker.met(arrival.entry);
+        self.core.listeners.tracker.met(arrival.entry);
         None
     }
 

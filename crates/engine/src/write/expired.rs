@@ -14,7 +14,7 @@ impl Pin<'_> {
     #[cold]
     pub(crate) fn expire_now(&self, table: TableId, index: &Index, hash: KeyHash, key: &[u8]) {
         let core = self.core();
-        if !core.departures.wants(Departure::Expired) || core.is_loading() {
+        if !core.listeners.departures.wants(Departure::Expired) || core.is_loading() {
             return;
         }
         let tag = index.tag(hash);
@@ -38,7 +38,9 @@ impl Pin<'_> {
             dropped
         });
         if dropped == Some(true) {
-            core.departures.tell(Departure::Expired, table, key);
+            core.listeners
+                .departures
+                .tell(Departure::Expired, table, key);
         }
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn mend_image(core: &Core, window: u32, image: &mut [u8]) -> bool {
     }
     for bit in mended {
         let log = core.log.as_ref();
-        core.damages.tell(EntryDamage {
+        core.listeners.damages.tell(EntryDamage {
             segment: log.map_or(SegmentId::NONE, |log| log.segment_of(window as usize)),
             is_mended: true,
             what: format!("on flash, {bit}"),
