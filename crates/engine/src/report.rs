@@ -2,8 +2,8 @@
 
 use crate::core::cleaning::cleaners::Cleaners;
 use crate::counters::Counters;
-use crate::space::SEGMENT_HEADER_BYTES;
 use crate::space::segment::State;
+use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::stats::{CleanerStats, MemoryReport, SegmentReport, SegmentState, Stats};
 use crate::{FlashStats, Store, TableId};
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ impl Store {
         let sum = |figure: fn(&Counters) -> u64| core.actors.sum(figure);
         let segment_budget_bytes = core.segment_budget();
         let live_bytes = core.actors.live_bytes();
-        let (segments_open, segments_closed, retired) = core.census();
+        let (segments_open, segments_closed, retired) = census(&core.space);
         let backed: usize = (0..core.space.nodes())
             .map(|node| core.space.waiting(node).1)
             .sum();
@@ -121,6 +121,20 @@ fn shown_state(state: State) -> Option<SegmentState> {
         State::Retired => Some(SegmentState::Retired),
         State::Promoted => Some(SegmentState::Promoted),
     }
+}
+
+/// Number of windows in each state: open, closed (victims included), retired.
+fn census(space: &Space) -> (u64, u64, u64) {
+    let segments = space.segments.iter();
+    segments.fold(
+        (0, 0, 0),
+        |(open, closed, retired), segment| match segment.state() {
+            State::Head | State::Survivor => (open + 1, closed, retired),
+            State::Closed | State::Victim => (open, closed + 1, retired),
+            State::Retired => (open, closed, retired + 1),
+            State::Unbacked | State::Backed | State::Promoted => (open, closed, retired),
+        },
+    )
 }
 
 fn cleaner_stats(cleaners: &Cleaners) -> CleanerStats {

@@ -4,6 +4,7 @@
 use crate::cleaner;
 use crate::cleaner::index_search::IndexSearch;
 use crate::core::damage::EntryDamage;
+use crate::core::resize::set_budget;
 use crate::core::writes::Written;
 use crate::core::{Core, Visitor};
 use crate::counters::add;
@@ -140,7 +141,7 @@ impl Store {
 
     /// The longest time that a writer has waited for memory since the last call; zero: none has.
     pub fn take_longest_stall(&self) -> Duration {
-        self.core.pacer.take_longest_stall()
+        self.core.cleaners.pacer.take_longest_stall()
     }
 
     /// One step of cleaning as a cleaner thread does it, of about `quota_bytes` of victims, as if
@@ -216,7 +217,7 @@ impl Store {
     ///
     /// [`Stats::excess_bytes`]: crate::Stats::excess_bytes
     pub fn set_memory(&self, bytes: u64) -> Result<(), Error> {
-        self.core.set_budget(bytes)
+        set_budget(self.core(), bytes)
     }
 
     /// # Errors

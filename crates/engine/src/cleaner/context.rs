@@ -165,7 +165,8 @@ impl Context {
         let end = start + segment.appended_bytes() as usize;
         let live = core.live_in(window);
         if !warmed {
-            core.pacer
+            core.cleaners
+                .pacer
                 .note_victim(live, u64::from(segment.committed_bytes()));
         }
         let (kind, evict) = match (&core.log, &self.pass) {
@@ -628,7 +629,7 @@ impl Context {
             let waits = core.log.is_some() || core.need().evicts_from_flash();
             // A victim that was taken to evict is finished, also if the store is no cache any more:
             // nothing else may have room for its survivors.
-            if !evict && (!core.is_cache() || waits && !core.pacer.evicts_by_force()) {
+            if !evict && (!core.is_cache() || waits && !core.cleaners.pacer.evicts_by_force()) {
                 return None;
             }
             // A cache never stops for want of room to keep an entry.

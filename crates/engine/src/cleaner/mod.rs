@@ -193,7 +193,8 @@ impl Cleaner {
         let resources = core.resources();
         // No view of a growing index stays in its place for long, and moves would delay the writers
         // that make it grow.
-        if core.index_grows() && !core.is_short_of_memory() || !resources.is_fragmented() {
+        let grows = index_grows(core) && !core.need().is_near_limit();
+        if grows || !resources.is_fragmented() {
             return;
         }
         let haste = resources.fragmentation().clamp(1, DEFRAGMENT_HASTE_MAX) as usize;
@@ -265,6 +266,12 @@ impl Cleaner {
             }
         }
     }
+}
+
+/// True while many entries come at once: segments are being loaded, or a side log is being filled.
+fn index_grows(core: &Core) -> bool {
+    let log = core.log.as_ref();
+    log.is_some_and(|log| log.is_loading() || log.has_sides())
 }
 
 /// True if writers are refused: memory or the disk is full.

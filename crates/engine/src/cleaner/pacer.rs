@@ -232,7 +232,7 @@ fn tax_rate(core: &Core, node: usize) -> f64 {
     if free >= 0.5 {
         return 0.0;
     }
-    let needed = (1.5 / core.pacer.victim_dead_part().max(0.01)).min(TAX_RATE_MAX);
+    let needed = (1.5 / core.cleaners.pacer.victim_dead_part().max(0.01)).min(TAX_RATE_MAX);
     needed * (0.5 - free) / 0.5
 }
 
@@ -302,7 +302,7 @@ pub fn find_memory(
     counters.stalls.fetch_add(1, Ordering::Relaxed);
     let stalled_ns = started.elapsed().as_nanos() as u64;
     counters.stall_ns.fetch_add(stalled_ns, Ordering::Relaxed);
-    core.pacer.note_stall(stalled_ns);
+    core.cleaners.pacer.note_stall(stalled_ns);
     result
 }
 
@@ -349,7 +349,7 @@ impl<'c> Search<'c> {
             core.windows().reap(node);
             let disk_has_room = core.disk_has_room(purpose);
             if core.space.free_windows_for(node, purpose) > 0 && disk_has_room {
-                core.pacer.set_evicts_by_force(false);
+                core.cleaners.pacer.set_evicts_by_force(false);
                 return Ok(());
             }
             if purpose != Purpose::Promoted && core.refuses(purpose) {
@@ -357,7 +357,7 @@ impl<'c> Search<'c> {
             }
             if core.is_cache() && !disk_has_room {
                 // Cleaning alone may free no segment, and no client of a cache deletes.
-                core.pacer.set_evicts_by_force(true);
+                core.cleaners.pacer.set_evicts_by_force(true);
             }
             if !disk_has_room && waited > self.disk_patience() {
                 return Err(self.disk_full());
@@ -477,8 +477,9 @@ impl<'c> Search<'c> {
         let flash = core.tier.as_ref().map(|tier| tier.progress());
         let disk = core.log.as_ref().map(|log| log.progress());
         // Cleaning may find room for a removal without flash, but not without the disk.
-        let is_stuck = core.pacer.flash_stuck.stands(flash) && purpose != Purpose::Tombstones
-            || core.pacer.disk_stuck.stands(disk);
+        let is_stuck = core.cleaners.pacer.flash_stuck.stands(flash)
+            && purpose != Purpose::Tombstones
+            || core.cleaners.pacer.disk_stuck.stands(disk);
         if is_stuck && purpose.is_for_head() {
             STUCK_DEVICE_AGAIN
         } else {
@@ -495,12 +496,12 @@ impl<'c> Search<'c> {
         if let Some(tier) = &core.tier
             && core.need().waits_for_flash()
         {
-            core.pacer.flash_stuck.note(tier.progress());
+            core.cleaners.pacer.flash_stuck.note(tier.progress());
         }
         if let Some(log) = &core.log
             && self.waits_for_disk()
         {
-            core.pacer.disk_stuck.note(log.progress());
+            core.cleaners.pacer.disk_stuck.note(log.progress());
         }
     }
 
@@ -543,7 +544,7 @@ impl<'c> Search<'c> {
         if !self.core.is_cache() {
             return Err(self.no_room(disk_has_room));
         }
-        self.core.pacer.set_evicts_by_force(true);
+        self.core.cleaners.pacer.set_evicts_by_force(true);
         Ok(())
     }
 

@@ -116,7 +116,7 @@ fn select_emptier(
             candidates = with_dead;
         }
         if on_flash {
-            core.pacer.note_passes(!may_gain);
+            core.cleaners.pacer.note_passes(!may_gain);
         }
     }
     let closed_total = candidates.len();
@@ -277,7 +277,7 @@ pub fn select_disk(
     let mut in_zone = log.zones() > 1;
     if !oldest_first {
         let next = rounds.next(in_zone, total, core.died_bytes(), segment_bytes);
-        core.pacer.note_passes(next.is_none());
+        core.cleaners.pacer.note_passes(next.is_none());
         let Some(reach) = next else {
             return Vec::new();
         };

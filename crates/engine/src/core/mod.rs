@@ -8,7 +8,7 @@ pub mod departures;
 mod doubt;
 pub mod flash;
 mod listeners;
-mod resize;
+pub mod resize;
 pub mod slots;
 pub mod sound;
 mod tracker;
@@ -23,13 +23,11 @@ use crate::index::arena::Arena;
 use crate::index::{Index, Partition, Resources};
 use crate::log::Log;
 use crate::space::Purpose;
-use crate::space::segment::State;
 use crate::space::{SEGMENT_HEADER_BYTES, Space, segment_bytes_of};
 use crate::table::Tables;
 use crate::topology::Topology;
 use crate::{Error, Mode, Options, TableId};
 use actors::Actors;
-use cleaning::Pacer;
 use cleaning::cleaners::Cleaners;
 use doubt::DoubtedClock;
 use duramen_base::limits::STORE_BYTES_MIN;
@@ -63,7 +61,6 @@ pub struct Core {
     pub cleaners: Cleaners,
     /// Memory of all structures that exist from the start, in bytes.
     overhead: u64,
-    pub pacer: Pacer,
     /// `None`: the store is memory alone.
     pub log: Option<Box<Log>>,
     pub cleared: Cleared,
@@ -122,7 +119,6 @@ impl Core {
             actors: Actors::new((heads, contexts), log.is_some(), windows, topology),
             cleaners,
             overhead: 0,
-            pacer: Pacer::default(),
             log,
             load_floor: AtomicU64::new(0),
             door: Door::new(epochs),
@@ -355,42 +351,12 @@ impl Core {
         log.is_none_or(|log| log.swaps().has_room(purpose))
     }
 
-    /// True while many entries come at once: segments are being loaded, or a side log is being
-    /// filled.
-    pub fn index_grows(&self) -> bool {
-        let log = self.log.as_ref();
-        log.is_some_and(|log| log.is_loading() || log.has_sides())
-    }
-
-    /// True if a load should take as little memory as possible: less than an eighth of the budget
-    /// is free, which is about the size of an index.
-    pub fn is_short_of_memory(&self) -> bool {
-        let budget = &self.space.budget;
-        budget.free() < budget.limit() / 8
-    }
-
     /// Bytes charged for segments now.
     pub fn segment_bytes_committed(&self) -> u64 {
         self.space
             .budget
             .used()
             .saturating_sub(self.arena.committed_bytes() + self.overhead_bytes())
-    }
-
-    /// Number of windows in each state: open, closed (victims included), retired.
-    pub fn census(&self) -> (u64, u64, u64) {
-        self.space
-            .segments
-            .iter()
-            .fold(
-                (0, 0, 0),
-                |(open, closed, retired), segment| match segment.state() {
-                    State::Head | State::Survivor => (open + 1, closed, retired),
-                    State::Closed | State::Victim => (open, closed + 1, retired),
-                    State::Retired => (open, closed, retired + 1),
-                    State::Unbacked | State::Backed | State::Promoted => (open, closed, retired),
-                },
-            )
     }
 }
 

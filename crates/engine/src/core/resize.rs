@@ -10,64 +10,62 @@ use crate::Error;
 use duramen_base::limits::STORE_BYTES_MIN;
 use duramen_base::units::MIB;
 
-impl Core {
-    /// Sets the budget, in bytes. Does not wait until the memory is given back.
-    ///
-    /// # Errors
-    /// [`Error::BudgetTooSmall`], [`Error::BudgetTooLarge`], [`Error::BudgetBelowData`],
-    /// [`Error::BudgetBusy`].
-    pub fn set_budget(&self, bytes: u64) -> Result<(), Error> {
-        let budget = &self.space.budget;
-        let maximum = budget.max();
-        if bytes > maximum {
-            return Err(Error::BudgetTooLarge { bytes, maximum });
-        }
-        budget.set_limit(bytes, |before| match bytes < before {
-            true => self.check_lower(bytes),
-            false => Ok(()),
-        })?;
-        self.space.follow_limit(0, 0);
-        self.cleaners.wake();
-        Ok(())
+/// Sets the budget, in bytes. Does not wait until the memory is given back.
+///
+/// # Errors
+/// [`Error::BudgetTooSmall`], [`Error::BudgetTooLarge`], [`Error::BudgetBelowData`],
+/// [`Error::BudgetBusy`].
+pub fn set_budget(core: &Core, bytes: u64) -> Result<(), Error> {
+    let budget = &core.space.budget;
+    let maximum = budget.max();
+    if bytes > maximum {
+        return Err(Error::BudgetTooLarge { bytes, maximum });
     }
+    budget.set_limit(bytes, |before| match bytes < before {
+        true => check_lower(core, bytes),
+        false => Ok(()),
+    })?;
+    core.space.follow_limit(0, 0);
+    core.cleaners.wake();
+    Ok(())
+}
 
-    /// Checks whether the store can work with a lower budget, and whether that holds its data; a
-    /// cache evicts what it does not hold.
-    fn check_lower(&self, bytes: u64) -> Result<(), Error> {
-        let log = self.log.as_ref();
-        if log.is_some_and(|log| log.is_loading() || log.has_sides()) {
-            return Err(Error::BudgetBusy);
-        }
-        let index = match self.is_cache() {
-            true => 0, // it shrinks with the keys
-            false => self.arena.allocated_bytes(),
-        };
-        let taken = self.overhead_bytes() + self.open_bytes() + index;
-        let room = |bytes: u64| (bytes.saturating_sub(taken) as f64 * LIVE_PART_MAX) as u64;
-        let part = LIVE_PART_MAX - 1.0 / LIVE_PART_MIN as f64;
-        let minimum = (taken as f64 * LIVE_PART_MAX / part) as u64;
-        let minimum = minimum
-            .max(STORE_BYTES_MIN.min(self.space.budget.start()))
-            .next_multiple_of(MIB);
-        if bytes < minimum {
-            return Err(Error::BudgetTooSmall { bytes, minimum });
-        }
-        let live_bytes = self.actors.live_bytes();
-        let alive = live_bytes.saturating_sub(self.expired_bytes());
-        if !self.is_cache() && alive > room(bytes) + self.flash_capacity() {
-            if self.cleared.is_pending() {
-                return Err(Error::BudgetBusy); // it is not known yet how much of it was cleared
-            }
-            let in_memory = live_bytes.saturating_sub(self.flash_capacity());
-            let needed = (in_memory as f64 / LIVE_PART_MAX) as u64 + taken;
-            return Err(Error::BudgetBelowData {
-                bytes,
-                live_bytes,
-                minimum: needed.max(minimum).next_multiple_of(MIB),
-            });
-        }
-        Ok(())
+/// Checks whether the store can work with a lower budget, and whether that holds its data; a
+/// cache evicts what it does not hold.
+fn check_lower(core: &Core, bytes: u64) -> Result<(), Error> {
+    let log = core.log.as_ref();
+    if log.is_some_and(|log| log.is_loading() || log.has_sides()) {
+        return Err(Error::BudgetBusy);
     }
+    let index = match core.is_cache() {
+        true => 0, // it shrinks with the keys
+        false => core.arena.allocated_bytes(),
+    };
+    let taken = core.overhead_bytes() + core.open_bytes() + index;
+    let room = |bytes: u64| (bytes.saturating_sub(taken) as f64 * LIVE_PART_MAX) as u64;
+    let part = LIVE_PART_MAX - 1.0 / LIVE_PART_MIN as f64;
+    let minimum = (taken as f64 * LIVE_PART_MAX / part) as u64;
+    let minimum = minimum
+        .max(STORE_BYTES_MIN.min(core.space.budget.start()))
+        .next_multiple_of(MIB);
+    if bytes < minimum {
+        return Err(Error::BudgetTooSmall { bytes, minimum });
+    }
+    let live_bytes = core.actors.live_bytes();
+    let alive = live_bytes.saturating_sub(core.expired_bytes());
+    if !core.is_cache() && alive > room(bytes) + core.flash_capacity() {
+        if core.cleared.is_pending() {
+            return Err(Error::BudgetBusy); // it is not known yet how much of it was cleared
+        }
+        let in_memory = live_bytes.saturating_sub(core.flash_capacity());
+        let needed = (in_memory as f64 / LIVE_PART_MAX) as u64 + taken;
+        return Err(Error::BudgetBelowData {
+            bytes,
+            live_bytes,
+            minimum: needed.max(minimum).next_multiple_of(MIB),
+        });
+    }
+    Ok(())
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

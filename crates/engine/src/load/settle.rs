@@ -405,7 +405,7 @@ impl Loader {
     /// Estimated number of keys that a partition still gets, at most its present number; 1 when
     /// memory is short.
     fn keys_to_come(&self, partition: &Partition) -> i64 {
-        if self.dense.load(Ordering::Relaxed) || self.core().is_short_of_memory() {
+        if self.dense.load(Ordering::Relaxed) || self.core().need().is_near_limit() {
             return 1;
         }
         let done = self.totals.segments.load(Ordering::Relaxed);

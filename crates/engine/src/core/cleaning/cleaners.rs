@@ -1,6 +1,6 @@
 //! The cleaners of a store: threads, and the contexts in which these and helping writers work.
 
-use super::{Context, Tally};
+use super::{Context, Pacer, Tally};
 use crate::Error;
 use crate::core::workers::Workers;
 use crate::epoch::Epochs;
@@ -20,6 +20,8 @@ pub struct Cleaners {
     threads: usize,
     /// The contexts of a node are so many places apart.
     nodes: usize,
+    /// Figures about the load.
+    pub pacer: Pacer,
     bell: Bell,
     /// Number of times that a thread looked for work and found none.
     idle_looks: AtomicU64,
@@ -45,6 +47,7 @@ impl Cleaners {
             contexts: contexts.map(context).collect::<Result<_, Error>>()?,
             threads: workers.cleaners,
             nodes,
+            pacer: Pacer::default(),
             bell: Bell::default(),
             idle_looks: AtomicU64::new(0),
         })

@@ -81,14 +81,21 @@ impl Need<'_> {
         self.ease(node) > 1.0
     }
 
+    /// True if a load should take as little memory as possible: less than an eighth of the budget
+    /// is free, which is about the size of an index.
+    pub fn is_near_limit(self) -> bool {
+        let budget = &self.core.space.budget;
+        budget.free() < budget.limit() / 8
+    }
+
     /// True while memory is to be given back to the system.
     pub fn is_giving_back(self) -> bool {
-        self.core.pacer.is_shrinking() || self.is_lowering()
+        self.core.cleaners.pacer.is_shrinking() || self.is_lowering()
     }
 
     /// True while memory has to be given back for a lowered budget, as far as cleaning frees any.
     fn is_lowering(self) -> bool {
-        self.core.space.budget.is_above_limit() && !self.core.pacer.lowers_in_vain()
+        self.core.space.budget.is_above_limit() && !self.core.cleaners.pacer.lowers_in_vain()
     }
 
     /// Decides whether to give memory back. Called by the first cleaner thread now and then.
@@ -105,9 +112,10 @@ impl Need<'_> {
         let committed = core.segment_bytes_committed();
         let log_time = core.actors.log_time();
         let budget = &core.space.budget;
-        core.pacer
+        core.cleaners
+            .pacer
             .watch_lowering(budget.is_above_limit(), budget.used(), log_time);
-        core.pacer.watch_shrinking(Look {
+        core.cleaners.pacer.watch_shrinking(Look {
             live,
             committed: committed.saturating_sub(core.promoted_bytes()),
             goal,
@@ -121,7 +129,7 @@ impl Need<'_> {
     pub fn must_evict(self) -> bool {
         let core = self.core;
         core.is_cache()
-            && (core.pacer.evicts_by_force()
+            && (core.cleaners.pacer.evicts_by_force()
                 || self.evicts_from_flash() && self.index_is_large()
                 || core.actors.live_bytes() as f64 > CACHE_LIVE_PART * core.live_limit() as f64
                     && !core.cleared.is_pending())

@@ -215,7 +215,7 @@ impl Demotion<'_> {
             || tier.promoted.bytes() > 0
             || tier.has_room(false) && any(&tier.may_leave, &|window| self.may_turn_cold(window))
             || tier.is_short()
-                && !(core.pacer.passes_are_in_vain() && core.log.is_some())
+                && !(core.cleaners.pacer.passes_are_in_vain() && core.log.is_some())
                 && any(&tier.may_gain, &|window| self.gains_if_cleaned(window))
     }
 
@@ -255,7 +255,7 @@ impl Demotion<'_> {
             && !tier.is_bad(window as usize)
             && !core.is_held(window)
             && core.live_in(window) <= most
-            && (!core.pacer.passes_are_in_vain() || self.has_dead(window))
+            && (!core.cleaners.pacer.passes_are_in_vain() || self.has_dead(window))
     }
 
     /// True if a pass over this segment on flash is worth it, whatever other passes gain.
