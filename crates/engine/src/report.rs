@@ -44,7 +44,7 @@ impl Store {
                 .tier
                 .as_ref()
                 .map_or_else(FlashStats::default, |tier| tier.statistics()),
-            page_bytes: core.space.page_bytes(),
+            page_bytes: core.space.memory.page_bytes(),
             flipped_bits: core.listeners.damages.flipped_bits(),
             damaged_entries: core.listeners.damages.damaged_entries(),
             passes_given_up: core.listeners.damages.given_up(),

@@ -248,8 +248,8 @@ impl Context {
         };
         self.give_up(core, current.window);
         if current.warmed {
-            core.space.decommit(current.window);
-            core.space.unclaim(current.window);
+            core.space.memory.decommit(current.window);
+            core.space.segments[current.window as usize].unclaim();
         }
         tally.end_victim();
     }
@@ -380,7 +380,7 @@ impl Context {
                 return Some(window);
             }
             self.give_up(core, window);
-            core.space.unclaim(window);
+            core.space.segments[window as usize].unclaim();
             tally.end_victim();
         }
     }
@@ -395,7 +395,7 @@ impl Context {
         if current.skipped && current.kind == Kind::Plain {
             if current.warmed {
                 // it is read again, and other segments may be read before
-                core.space.decommit(current.window);
+                core.space.memory.decommit(current.window);
             }
             self.victims.push_back(current.window);
             return true;

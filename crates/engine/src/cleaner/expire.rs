@@ -173,9 +173,9 @@ impl Context {
         let is_free = core.is_cold(window) && !core.is_held(window);
         if is_free && demotion.warm(window) {
             expire_segment(core, window, true, self.number, self.slot, self.me());
-            core.space.decommit(window);
+            core.space.memory.decommit(window);
         }
-        core.space.unclaim(window);
+        core.space.segments[window as usize].unclaim();
     }
 }
 

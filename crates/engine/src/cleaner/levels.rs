@@ -329,16 +329,16 @@ impl Context {
                 // The others were not begun.
                 while let Some(window) = self.victims.pop_front() {
                     self.give_up(core, window);
-                    core.space.unclaim(window);
+                    core.space.segments[window as usize].unclaim();
                 }
             }
             (None, _) if current.compacting => self.close_survivor(core),
             (None, _) => {}
         }
         if current.warmed {
-            core.space.decommit(current.window);
+            core.space.memory.decommit(current.window);
             if core.log.is_none() {
-                core.space.unclaim(current.window); // what has left it is dead there
+                core.space.segments[current.window as usize].unclaim(); // what has left it is dead there
             }
         }
         let left = self.victims.len() as u64;

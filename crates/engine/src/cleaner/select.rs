@@ -516,7 +516,7 @@ fn claim(core: &Core, candidates: Vec<(f64, u32)>, wanted: usize, what_for: For)
         .filter(|window| {
             let may_be_victim = may_be_victim(*window);
             if !may_be_victim {
-                core.space.unclaim(*window);
+                core.space.segments[*window as usize].unclaim();
             }
             may_be_victim
         })

@@ -226,7 +226,7 @@ impl Store {
     pub fn loader(self: &Arc<Self>, listed: &[SegmentId], passes: &[Pass]) -> Loader {
         let log = self.core().log.as_deref().expect("a store with a log");
         log.set_loading(true);
-        self.core().space.begin_loading();
+        self.core().space.reserves.begin_loading();
         log.swaps().restore(passes);
         let mut ranked = listed.to_vec();
         ranked.sort_unstable();
@@ -296,7 +296,7 @@ impl Patience {
             still: Duration::ZERO,
             flash_still: Duration::ZERO,
             scanned_before: seen.scanned_bytes,
-            spare: loader.core().space.spare_of_loading(),
+            spare: loader.core().space.reserves.spare_of_loading(),
         }
     }
 
@@ -648,13 +648,13 @@ impl Loader {
         // Backed free windows are memory too, but not for windows of another length.
         for node in 0..core.space.nodes() {
             core.windows().reap(node);
-            core.space.release_for_loading(node);
+            core.space.trim(node, 1, usize::MAX); // for segments of other lengths
         }
         duramen_base::sync::yield_now();
         if patience.lasts(self) {
             Ok(())
         } else if patience.spare > 1 {
-            core.space.leave_less();
+            core.space.reserves.leave_less();
             *patience = Patience::new(self);
             Ok(())
         } else if core.demotion().is_some_and(|it| it.is_writing())

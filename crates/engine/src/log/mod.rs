@@ -316,7 +316,7 @@ impl Log {
             head: head as u32,
             capacity: space.segment_bytes() as u32,
         };
-        space.write_header(window, &header.encode());
+        space.memory.write_header(window, &header.encode());
     }
 
     /// The window holds this segment, which is durable; a load may have changed its entries (OR1).

@@ -139,7 +139,10 @@ impl Session {
         let (carried, tables) = (&mut self.carried, &mut self.lock_tables);
         Guard {
             pin: Pin::new(core, self.slot, alone, carried, tables),
-            append: Appender::new(core.actors.head_in_use(self.head, core.space.is_scarce())),
+            append: Appender::new(
+                core.actors
+                    .head_in_use(self.head, core.space.reserves.are_scarce()),
+            ),
             seen: Observed::default(),
             draft: None,
             notes: &mut self.notes,

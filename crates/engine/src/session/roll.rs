@@ -75,7 +75,7 @@ pub(crate) fn roll(
         for_deletes = true;
         window = core.windows().open(head.node, purpose, head.number);
     }
-    if window.is_none() && purpose == Purpose::Tombstones && core.space.is_scarce() {
+    if window.is_none() && purpose == Purpose::Tombstones && core.space.reserves.are_scarce() {
         window = core.windows().open_short(head.node, needed, head.number);
     }
     let Some(window) = window else {

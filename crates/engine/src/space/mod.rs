@@ -28,18 +28,21 @@
 
 pub mod budget;
 mod expiring;
+pub mod memory;
 pub mod pool;
 pub mod region;
+pub mod reserves;
 pub mod segment;
 
 use crate::epoch::Epochs;
 use crate::topology::Topology;
 use crate::{Error, Options};
 use budget::Budget;
-use duramen_base::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use duramen_base::sync::{AtomicU32, Ordering};
 use duramen_base::units::MIB;
+use memory::Memory;
 use pool::Pool;
-use region::Region;
+use reserves::Reserves;
 use segment::{Segment, State};
 use std::sync::Arc;
 
@@ -58,8 +61,6 @@ const SEGMENTS_WANTED: u64 = 512;
 const DISK_EXPANSION_MAX: u64 = 8;
 /// Locations have 38 bits of 8-byte units.
 const REGION_BYTES_MAX: u64 = 8 << 38;
-/// Windows that a load leaves on each node if it can (S5).
-const SPARE_OF_LOADING: usize = 2;
 /// Windows of each node that heads may take while memory is given back for a lowered limit: enough
 /// that they rarely wait, and few enough that memory falls.
 const SPARE_OF_LOWERING: usize = 4;
@@ -152,22 +153,15 @@ impl Purpose {
 
 /// Region, budget, segment table and the pools of windows, one pool per NUMA node.
 pub struct Space {
-    region: Region,
+    pub memory: Memory,
     pub budget: Budget,
     pub segments: Box<[Segment]>,
     /// With a log: number of durable bytes of each window; `u32::MAX` = all, and none will follow.
     /// Without a log: empty.
     pub durable: Arc<[AtomicU32]>,
-    /// Windows per node that tombstones, and rewrites, may take beyond the limit of heads.
-    tombstone_reserve: usize,
-    /// Windows of each node that a load leaves; 0: no segments are being loaded. While they are,
-    /// the reserves of writers may be used, and fill up again afterwards.
-    loading: AtomicUsize,
-    /// The reserves have not been whole since the load (S5).
-    scarce: AtomicBool,
+    pub reserves: Reserves,
     pools: Box<[Pool]>,
     segment_bytes: usize,
-    segment_shift: u32,
     windows_per_node: u32,
 }
 
@@ -188,10 +182,10 @@ impl Space {
         let addressed = addressed_bytes(options) + on_flash;
         let windows_per_node = addressed.div_ceil(segment_bytes * nodes as u64) as u32;
         let windows = windows_per_node as usize * nodes;
-        let region = Region::reserve(windows * segment_bytes as usize, options.huge_pages)?;
+        let memory = Memory::reserve(windows, segment_bytes as usize, options.huge_pages)?;
         for node in 0..nodes {
             let per_node = windows_per_node as usize * segment_bytes as usize;
-            topology.prefer(node, region.at(node * per_node), per_node);
+            topology.prefer(node, memory.at(node * per_node), per_node);
         }
         let pools = (0..nodes as u32)
             .map(|n| Pool::new(n * windows_per_node..(n + 1) * windows_per_node, reserve));
@@ -200,15 +194,12 @@ impl Space {
             durable: (0..if options.log.is_some() { windows } else { 0 })
                 .map(|_| AtomicU32::new(0))
                 .collect(),
-            tombstone_reserve,
-            loading: AtomicUsize::new(0),
-            scarce: AtomicBool::new(false),
+            reserves: Reserves::new(tombstone_reserve),
             segments: (0..windows).map(|_| Segment::default()).collect(),
             pools: pools.collect(),
-            segment_shift: segment_bytes.trailing_zeros(),
             segment_bytes: segment_bytes as usize,
             windows_per_node,
-            region,
+            memory,
         })
     }
 
@@ -223,7 +214,7 @@ impl Space {
     /// Memory of a location.
     #[inline(always)]
     pub fn at(&self, location: u64) -> *mut u8 {
-        self.region.at((location as usize) << 3)
+        self.memory.at(Space::offset(location))
     }
 
     /// Location of an offset in the region.
@@ -240,7 +231,7 @@ impl Space {
 
     #[inline(always)]
     pub fn window_of(&self, location: u64) -> usize {
-        (location as usize) << 3 >> self.segment_shift
+        self.memory.window_of(Space::offset(location))
     }
 
     /// Distance in bytes of a location from the start of its window.
@@ -260,16 +251,9 @@ impl Space {
         }
     }
 
-    /// Writes a segment's header. No other thread uses the window.
-    pub fn write_header(&self, window: u32, header: &[u8; SEGMENT_HEADER_BYTES]) {
-        let at = self.region.at(self.offset_of(window));
-        // SAFETY: the window is backed and only its holder uses it; the first bytes hold no entry.
-        unsafe { at.copy_from_nonoverlapping(header.as_ptr(), SEGMENT_HEADER_BYTES) };
-    }
-
     /// Offset in the region at which a window starts.
     pub fn offset_of(&self, window: u32) -> usize {
-        (window as usize) << self.segment_shift
+        self.memory.offset_of(window)
     }
 
     pub fn node_of(&self, window: u32) -> usize {
@@ -289,47 +273,26 @@ impl Space {
 
     pub fn free_windows_for(&self, node: usize, purpose: Purpose) -> usize {
         self.raw_free_windows(node)
-            .saturating_sub(self.reserve(node, purpose))
-    }
-
-    /// Windows that stay free for other purposes.
-    fn reserve(&self, node: usize, purpose: Purpose) -> usize {
-        match purpose {
-            Purpose::Head | Purpose::Side | Purpose::Promoted => {
-                self.pools[node].reserve() + self.tombstone_reserve
-            }
-            Purpose::Tombstones if self.is_scarce() => 1, // S5
-            Purpose::Tombstones | Purpose::Rewrite => self.pools[node].reserve(),
-            Purpose::Survivor | Purpose::Compacted => 0,
-        }
+            .saturating_sub(self.reserves.beside(&self.pools[node], purpose))
     }
 
     /// True if a survivor may take a window for good: it leaves one for each other context that
     /// cleans (S4), or one for all of them (S5).
     pub fn reserve_is_whole(&self, node: usize) -> bool {
-        let whole = match self.is_scarce() {
-            true => 2,
-            false => self.pools[node].reserve(),
-        };
-        self.raw_free_windows(node) >= whole
-    }
-
-    #[inline(always)]
-    pub fn is_scarce(&self) -> bool {
-        // Relaxed: set before any session is used. A late look at its end does no harm.
-        self.scarce.load(Ordering::Relaxed)
+        self.raw_free_windows(node) >= self.reserves.of_contexts(&self.pools[node])
     }
 
     /// Ends scarcity if the reserves are whole (S5). Called now and then.
     pub fn tend_scarcity(&self) {
-        if self.is_scarce() && self.reserves_are_whole() {
-            self.scarce.store(false, Ordering::Relaxed);
+        if self.reserves.are_scarce() && self.reserves_are_whole() {
+            self.reserves.set_scarce(false);
         }
     }
 
     /// True if windows are free for all contexts that clean and for the tombstones of all heads.
     fn reserves_are_whole(&self) -> bool {
-        let is_whole = |node| self.raw_free_windows(node) >= self.reserve(node, Purpose::Head);
+        let reserve = |node: usize| self.reserves.beside(&self.pools[node], Purpose::Head);
+        let is_whole = |node| self.raw_free_windows(node) >= reserve(node);
         (0..self.nodes()).all(is_whole)
     }
 
@@ -388,7 +351,7 @@ impl Space {
         let spare = self.unbacked_reserve(node, Purpose::Tombstones);
         let left = self.budget.free().saturating_sub(spare) as usize;
         let got = (left.min(self.segment_bytes) / SEGLET_BYTES) * SEGLET_BYTES;
-        let is_enough = self.is_scarce() && got >= SEGMENT_HEADER_BYTES + bytes;
+        let is_enough = self.reserves.are_scarce() && got >= SEGMENT_HEADER_BYTES + bytes;
         (is_enough && self.budget.charge_leaving(got as u64, spare)).then_some(())?;
         let Some(window) = self.pools[node].take_unbacked() else {
             self.budget.release(got as u64);
@@ -398,41 +361,21 @@ impl Space {
         Some(window)
     }
 
-    /// Segments are being loaded from now on.
-    pub fn begin_loading(&self) {
-        self.loading.store(SPARE_OF_LOADING, Ordering::Relaxed);
-    }
-
     /// The reserves fill up again before a head gets a window (S5).
     pub fn end_loading(&self) {
-        self.loading.store(0, Ordering::Relaxed);
-        self.scarce
-            .store(!self.reserves_are_whole(), Ordering::Relaxed);
-    }
-
-    /// Windows of each node that the load leaves.
-    pub fn spare_of_loading(&self) -> usize {
-        self.loading.load(Ordering::Relaxed)
-    }
-
-    /// The load has no memory otherwise: it leaves one window, for compaction.
-    pub fn leave_less(&self) {
-        self.loading.store(1, Ordering::Relaxed);
-    }
-
-    /// Bytes of the budget that a load leaves for a node.
-    fn unbacked_spare(&self, node: usize) -> u64 {
-        let spare = self.spare_of_loading();
-        (spare.saturating_sub(self.pools[node].backed()) * self.segment_bytes) as u64
+        self.reserves.end_loading();
+        self.reserves.set_scarce(!self.reserves_are_whole());
     }
 
     /// As [`acquire_partial`](Self::acquire_partial), for a segment that is loaded.
     pub fn acquire_for_loading(&self, node: usize, bytes: usize, now_ms: u64) -> Option<u32> {
         let bytes = bytes.next_multiple_of(SEGLET_BYTES).min(self.segment_bytes);
-        let spare = match self.spare_of_loading() {
-            SPARE_OF_LOADING => (0..self.nodes()).map(|n| self.unbacked_spare(n)).sum(),
-            _ => self.unbacked_spare(node),
+        let missing = |pool: &Pool| self.reserves.missing_of_loading(pool);
+        let missing: usize = match self.reserves.are_of_all_nodes() {
+            true => self.pools.iter().map(missing).sum(),
+            false => missing(&self.pools[node]),
         };
+        let spare = (missing * self.segment_bytes) as u64;
         self.budget
             .charge_leaving(bytes as u64, spare)
             .then_some(())?;
@@ -445,8 +388,7 @@ impl Space {
     }
 
     fn open_partial(&self, window: u32, state: State, bytes: usize, now_ms: u64, tick: u64) {
-        let offset = self.offset_of(window);
-        self.region.back_no_more(offset, bytes, self.segment_bytes); // S1
+        self.memory.back_no_more(window, bytes); // S1
         self.segments[window as usize].open(state, bytes as u32, now_ms, tick);
     }
 
@@ -458,9 +400,7 @@ impl Space {
 
     /// Bytes of the budget that are missing in the reserve (S4).
     fn unbacked_reserve(&self, node: usize, purpose: Purpose) -> u64 {
-        let missing = self
-            .reserve(node, purpose)
-            .saturating_sub(self.pools[node].backed());
+        let missing = self.reserves.missing(&self.pools[node], purpose);
         (missing * self.segment_bytes) as u64
     }
 
@@ -468,24 +408,23 @@ impl Space {
     /// except during a load.
     #[must_use]
     pub fn charge_beside_segments(&self, bytes: u64) -> bool {
-        let loading = self.spare_of_loading() > 0;
-        let spare = (0..self.nodes()).map(|node| match loading {
-            true => self.unbacked_spare(node),
-            false => self.unbacked_reserve(node, Purpose::Head),
+        let loading = self.reserves.spare_of_loading() > 0;
+        let missing = self.pools.iter().map(|pool| match loading {
+            true => self.reserves.missing_of_loading(pool),
+            false => self.reserves.missing(pool, Purpose::Head),
         });
-        self.budget.charge_leaving(bytes, spare.sum())
+        let spare = missing.sum::<usize>() * self.segment_bytes;
+        self.budget.charge_leaving(bytes, spare as u64)
     }
 
     /// Gives memory of a free window back to the budget, if there is one beyond the reserve.
     /// Returns whether there was one.
     pub fn release_one(&self, node: usize) -> bool {
-        self.trim(node, self.reserve(node, Purpose::Head), 1) > 0
-    }
-
-    /// Gives memory of free windows back to the budget, for segments of other lengths that are
-    /// loaded; keeps one.
-    pub fn release_for_loading(&self, node: usize) {
-        self.trim(node, 1, usize::MAX);
+        self.trim(
+            node,
+            self.reserves.beside(&self.pools[node], Purpose::Head),
+            1,
+        ) > 0
     }
 
     fn back_one(&self, node: usize, purpose: Purpose) -> Option<u32> {
@@ -511,8 +450,7 @@ impl Space {
         let Some(window) = self.back_one(node, Purpose::Head) else {
             return false;
         };
-        self.region
-            .populate(self.offset_of(window), self.segment_bytes);
+        self.memory.populate(window);
         let segment = &self.segments[window as usize];
         segment.set_committed(self.segment_bytes as u32);
         segment.set_state(State::Backed);
@@ -575,39 +513,13 @@ impl Space {
         self.budget.follow(kept.sum(), spare as u64);
     }
 
-    /// Gives up the claim on a closed segment.
-    pub fn unclaim(&self, window: u32) {
-        self.segments[window as usize].unclaim();
-    }
-
     /// The first bytes of a segment that the caller has claimed and that is in memory.
     pub fn bytes_of(&self, window: u32, length: usize) -> &[u8] {
         assert!(length <= self.segments[window as usize].committed_bytes() as usize);
-        let at = self.region.at(self.offset_of(window));
+        let at = self.memory.at(self.offset_of(window));
         // SAFETY: the segment is closed, so its bytes do not change, and claimed by the caller, so
         // its memory stays.
         unsafe { std::slice::from_raw_parts(at, length) }
-    }
-
-    /// The first bytes of a window without memory of its own, for its holder to fill.
-    ///
-    /// # Safety
-    /// No other thread may use the window's memory as long as the slice lives.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "windows are handed out one by one, as the caller vouches"
-    )]
-    pub unsafe fn bytes_of_mut(&self, window: u32, length: usize) -> &mut [u8] {
-        assert!(length <= self.segment_bytes);
-        let at = self.region.at(self.offset_of(window));
-        // SAFETY: inside the region; the caller guarantees that no other thread uses it.
-        unsafe { std::slice::from_raw_parts_mut(at, length) }
-    }
-
-    /// Gives back the memory that the holder of a window without memory of its own has touched.
-    pub fn decommit(&self, window: u32) {
-        self.region
-            .decommit(self.offset_of(window), self.segment_bytes);
     }
 
     /// A claimed segment's bytes are on flash, and no reader uses its memory any more: frees the
@@ -615,7 +527,7 @@ impl Space {
     pub fn forget_memory(&self, window: u32) {
         let segment = &self.segments[window as usize];
         let committed = segment.committed_bytes();
-        self.decommit(window);
+        self.memory.decommit(window);
         segment.set_committed(0);
         self.budget.release(u64::from(committed));
         segment.unclaim();
@@ -625,8 +537,7 @@ impl Space {
     fn unback(&self, window: u32) {
         let segment = &self.segments[window as usize];
         let committed = segment.committed_bytes() as usize;
-        self.region
-            .decommit(self.offset_of(window), self.segment_bytes);
+        self.memory.decommit(window);
         segment.set_committed(0);
         segment.set_state(State::Unbacked);
         self.budget.release(committed as u64);
@@ -639,9 +550,7 @@ impl Space {
         let committed = segment.committed_bytes() as usize;
         let needed = (segment.appended_bytes() as usize).next_multiple_of(SEGLET_BYTES);
         if needed < committed {
-            // To the window's very end: a huge page may have backed more than was charged.
-            self.region
-                .decommit(self.offset_of(window) + needed, self.segment_bytes - needed);
+            self.memory.decommit_from(window, needed);
             segment.set_committed(needed as u32);
             self.budget.release((committed - needed) as u64);
         }
@@ -650,11 +559,6 @@ impl Space {
     /// Number of windows that are retired and not yet free, and of free windows that are backed.
     pub fn waiting(&self, node: usize) -> (usize, usize) {
         (self.pools[node].retired(), self.pools[node].backed())
-    }
-
-    /// Page size of the region's memory as the kernel reports it, in bytes.
-    pub fn page_bytes(&self) -> u64 {
-        self.region.page_bytes()
     }
 
     /// Bytes of the segment table and the pools.
@@ -698,14 +602,14 @@ mod tests {
         let space = Space::new(&Options::new(16 * MIB), &Topology::single(), 3, 2).unwrap();
         let epochs = Epochs::new(1, duramen_base::ticks::Ticks::counting());
         let whole = space.segment_bytes();
-        space.begin_loading();
+        space.reserves.begin_loading();
         let load = |bytes| space.acquire_for_loading(0, bytes, 0);
         let loaded: Vec<u32> = std::iter::from_fn(|| load(whole)).collect();
         assert_eq!(loaded.len(), 6, "two windows are left");
-        space.leave_less();
+        space.reserves.leave_less();
         assert!(load(whole * 3 / 4).is_some() && load(whole).is_none());
         space.end_loading();
-        assert!(space.is_scarce());
+        assert!(space.reserves.are_scarce());
         let take = |purpose| space.acquire(0, purpose, 0, 0);
         assert_eq!(
             (take(Purpose::Head), take(Purpose::Tombstones)),
@@ -730,8 +634,8 @@ mod tests {
         clean(loaded[0]);
         assert!(take(Purpose::Tombstones).is_some() && take(Purpose::Tombstones).is_none());
         loaded[1..4].iter().for_each(|window| clean(*window));
-        assert!(space.is_scarce());
+        assert!(space.reserves.are_scarce());
         clean(loaded[4]);
-        assert!(!space.is_scarce(), "five windows are free");
+        assert!(!space.reserves.are_scarce(), "five windows are free");
     }
 }

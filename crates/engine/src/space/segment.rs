@@ -109,7 +109,7 @@ impl Segment {
     }
 
     /// Gives the claim up.
-    pub(super) fn unclaim(&self) {
+    pub fn unclaim(&self) {
         debug_assert!(self.state() == State::Victim);
         self.set_state(State::Closed);
     }

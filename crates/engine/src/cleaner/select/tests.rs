@@ -187,7 +187,7 @@ fn claims_of_a_window_that_was_filled_again() -> [bool; 4] {
         let claimed = claim(core, vec![(1.0, window)], 1, what_for);
         claimed
             .iter()
-            .for_each(|window| core.space.unclaim(*window));
+            .for_each(|window| core.space.segments[*window as usize].unclaim());
         claimed == [window]
     };
     let both = || [claims(For::Level { on_flash: false }), claims(For::Pass)];

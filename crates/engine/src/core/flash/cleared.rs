@@ -323,9 +323,9 @@ impl Context {
             let warm = |demotion: Demotion<'_>| demotion.warm(window);
             if core.is_cold(window) && core.demotion().is_some_and(warm) {
                 walk.counted |= self.count_warmed(core, window);
-                core.space.decommit(window);
+                core.space.memory.decommit(window);
             }
-            core.space.unclaim(window);
+            core.space.segments[window as usize].unclaim();
         }
         true
     }

@@ -310,13 +310,13 @@ impl Demotion<'_> {
             let log = core.log.as_deref();
             if tier.is_cold(window as usize) || log.is_some_and(|log| !log.may_leave_memory(window))
             {
-                core.space.unclaim(window);
+                core.space.segments[window as usize].unclaim();
                 continue;
             }
             let length = (segment.appended_bytes() as usize).next_multiple_of(BLOCK_BYTES);
             let Some(bytes) = sound_segment(core, window, length) else {
                 if core.is_held(window) {
-                    core.space.unclaim(window); // no pass takes it, and a side log may end
+                    core.space.segments[window as usize].unclaim(); // no pass takes it, and a side log may end
                 }
                 continue; // else it stays claimed (mended::M1)
             };
@@ -325,7 +325,7 @@ impl Demotion<'_> {
             tier.writing.fetch_sub(1, Ordering::Relaxed);
             drop(bytes);
             if !done {
-                core.space.unclaim(window);
+                core.space.segments[window as usize].unclaim();
             }
             return done;
         }
@@ -388,7 +388,7 @@ impl Demotion<'_> {
         assert!(segment.committed_bytes() == 0 && tier.is_cold(window as usize));
         // SAFETY: the window is claimed by the caller and cold, and every session that could use
         // its memory has left (asserted): this is the only reference until `cool`.
-        let bytes = unsafe { core.space.bytes_of_mut(window, length) };
+        let bytes = unsafe { core.space.memory.bytes_mut(window, length) };
         let started = Instant::now();
         let read = tier.device.read_any(place, bytes).is_ok();
         tier.background_reads.was_read(length, started);
@@ -398,7 +398,7 @@ impl Demotion<'_> {
         let is_readable = read && mend_image(core, window, &mut bytes[..end]);
         tier.was_readable(window, is_readable);
         if !is_readable {
-            core.space.decommit(window);
+            core.space.memory.decommit(window);
         }
         is_readable
     }
@@ -431,7 +431,7 @@ impl Demotion<'_> {
 
     /// Frees the memory of a warmed victim that has been emptied.
     pub fn cool(self, window: u32) {
-        self.core.space.decommit(window);
+        self.core.space.memory.decommit(window);
         self.tier.figures.cleaned.fetch_add(1, Ordering::Relaxed);
     }
 
