@@ -151,14 +151,14 @@ impl Store {
         let core = &self.core;
         let mut context = core.cleaners.lock(0);
         core.windows().take_back_released();
-        core.windows().reap(context.node());
+        core.windows().reap(context.seat.node());
         core.watch_flash();
         if let Some(demotion) = core.demotion() {
-            demotion.tend_promoted(context.node());
+            demotion.tend_promoted(context.seat.node());
         }
-        let me = context.me();
+        let me = context.seat.me();
         let step = context.step(core, quota_bytes, me, false, true);
-        core.windows().reap(context.node());
+        core.windows().reap(context.seat.node());
         step == crate::cleaner::context::Step::Worked
     }
 
@@ -176,8 +176,8 @@ impl Store {
         let core = &self.core;
         let context = core.cleaners.lock(0);
         let demotion = core.demotion();
-        let demoted = demotion.is_some_and(|it| it.demote_one(context.node()));
-        core.windows().reap(context.node());
+        let demoted = demotion.is_some_and(|it| it.demote_one(context.seat.node()));
+        core.windows().reap(context.seat.node());
         demoted
     }
 

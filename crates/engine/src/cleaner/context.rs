@@ -82,14 +82,14 @@ impl Context {
     ) -> Step {
         let started = Instant::now();
         self.caller_may_wait = may_wait;
-        let tally = core.cleaners.tally(self.number);
+        let tally = self.seat.tally(core);
         // Also in the middle of a victim, which may be waiting for memory. A victim from flash
         // gives no memory, so its survivors may have to go to flash before it is empty.
         if self.demotes(core) {
             add(&tally.busy_ns, started.elapsed().as_nanos() as u64);
             return Step::Worked;
         }
-        let wants = |demotion: Demotion<'_>| demotion.is_wanted(self.node, false);
+        let wants = |demotion: Demotion<'_>| demotion.is_wanted(self.seat.node(), false);
         if !self.may_wait(core) && self.current.is_none() && core.demotion().is_some_and(wants) {
             // cleaning would gain little, and a thread that serves requests does not demote
             core.cleaners.wake();
@@ -107,11 +107,11 @@ impl Context {
                     Step::Worked
                 };
             }
-            if !core.door.try_enter(self.slot, alone) {
+            if !core.door.try_enter(self.seat.slot(), alone) {
                 break Step::Blocked;
             }
             if let Some(bytes) = self.verify_some(core, tally) {
-                core.door.leave(self.slot);
+                self.seat.leave(core);
                 left -= bytes as i64;
                 if left <= 0 {
                     break Step::Worked;
@@ -119,7 +119,7 @@ impl Context {
                 continue;
             }
             let group = self.clean_group(core, me);
-            core.door.leave(self.slot);
+            self.seat.leave(core);
             match group {
                 Some(bytes) => {
                     add(&tally.bytes_scanned, bytes as u64);
@@ -269,17 +269,17 @@ impl Context {
         self.demoted = turn
             && self.may_wait(core)
             && demotion.is_wanted(
-                self.node,
+                self.seat.node(),
                 self.current.as_ref().is_some_and(|current| current.warmed),
             )
-            && demotion.demote_one(self.node);
+            && demotion.demote_one(self.seat.node());
         self.demoted
     }
 
     /// True if this step may wait for a device: its caller may, and memory was set aside for what
     /// this context reads (core::flash::F6). Or there are no cleaner threads.
     pub(super) fn may_wait(&self, core: &Core) -> bool {
-        self.caller_may_wait && self.number < core.cleaners.threads()
+        self.caller_may_wait && self.seat.number() < core.cleaners.threads()
             || core.cleaners.threads() == 0
     }
 
@@ -291,7 +291,7 @@ impl Context {
             must_evict
         } else if self.may_wait(core) && core.need().flash_wants_eviction() {
             let (victims, evicts) =
-                select_on_flash_of_cache(core, self.node, &mut self.fruitless_on_flash);
+                select_on_flash_of_cache(core, self.seat.node(), &mut self.fruitless_on_flash);
             if let Some(demotion) = core.demotion() {
                 demotion.note_eviction();
             }
@@ -311,20 +311,26 @@ impl Context {
             && let Some(tier) = &core.tier
             && tier.is_short()
         {
-            let cold = select(core, self.node, evict, true, &mut self.fruitless_on_flash);
+            let cold = select(
+                core,
+                self.seat.node(),
+                evict,
+                true,
+                &mut self.fruitless_on_flash,
+            );
             if !cold.is_empty() {
                 self.begin_plain_pass(evict, true, tally);
                 return cold;
             }
         }
         if self.may_clean_hollow(core) {
-            let hollow = select_hollow(core, self.node);
+            let hollow = select_hollow(core, self.seat.node());
             if !hollow.is_empty() || !self.has_more_than_hollow(core) {
                 return hollow;
             }
         }
         self.begin_plain_pass(evict, false, tally);
-        select(core, self.node, evict, false, &mut self.fruitless)
+        select(core, self.seat.node(), evict, false, &mut self.fruitless)
     }
 
     fn begin_plain_pass(&mut self, evict: bool, on_flash: bool, tally: &Tally) {
@@ -360,7 +366,7 @@ impl Context {
         if let Some(tier) = &core.tier {
             tier.background_reads.note_hollow(false); // until the next search
         }
-        is_short(core, self.node) || core.need().flash_wants_cleaning()
+        is_short(core, self.seat.node()) || core.need().flash_wants_cleaning()
     }
 
     /// The next victim whose bytes are in memory. A victim on flash is read back; one that cannot
@@ -376,7 +382,7 @@ impl Context {
                 self.victims.push_front(window); // a cleaner thread will read it
                 return None;
             }
-            if dead || core.need().may_clean_cold(self.node) && demotion.warm(window) {
+            if dead || core.need().may_clean_cold(self.seat.node()) && demotion.warm(window) {
                 return Some(window);
             }
             self.give_up(core, window);
@@ -428,7 +434,7 @@ impl Context {
         add(&tally.segments_cleaned, 1);
         add(&tally.bytes_freed, u64::from(committed - kept));
         core.space
-            .retire(self.node, current.window, core.door.epochs());
+            .retire(self.seat.node(), current.window, core.door.epochs());
         tally.end_victim();
         true
     }
@@ -471,12 +477,8 @@ impl Context {
                 let candidate = Candidate::new(core, index, location, entry, unindexed);
                 *place = Some(candidate.with_source(source));
             } else {
-                core.cleared.meet(
-                    &core.space,
-                    &entry,
-                    location,
-                    core.actors.of_context(self.number),
-                );
+                core.cleared
+                    .meet(&core.space, &entry, location, self.seat.counters(core));
             }
         }
         // All lookups come before the first move: so their cache misses overlap, which they would
@@ -547,7 +549,7 @@ impl Context {
         me: u16,
         departure: Departure,
     ) -> Option<()> {
-        let counters = core.actors.of_context(self.number);
+        let counters = self.seat.counters(core);
         let dropped = candidate.drop_from_index(core, counters, me);
         if dropped == Some(false) {
             self.postpone(candidate);
@@ -612,7 +614,7 @@ impl Context {
         slot: Slot,
         me: u16,
     ) -> Option<()> {
-        let counters = core.actors.of_context(self.number);
+        let counters = self.seat.counters(core);
         let bytes = candidate.entry.padded_bytes;
         let current = self.current.as_mut()?;
         let expires_at_ms = candidate.entry.expires_at_ms;
@@ -666,10 +668,7 @@ impl Context {
                 }
                 self.copied(Fate::Kept);
                 counters.note_moved(core.space.window_of(candidate.location), bytes);
-                add(
-                    &core.cleaners.tally(self.number).bytes_relocated,
-                    bytes as u64,
-                );
+                add(&self.seat.tally(core).bytes_relocated, bytes as u64);
                 Some(())
             }
             Err(gone) => {
@@ -705,7 +704,8 @@ impl Context {
     pub(super) fn leaves_reserve(&self, core: &Core) -> bool {
         // Under eviction an entry without room is dropped.
         let gives_none = |current: &Current| current.warmed && !current.evict;
-        !self.current.as_ref().is_some_and(gives_none) || core.space.reserve_is_whole(self.node)
+        !self.current.as_ref().is_some_and(gives_none)
+            || core.space.reserve_is_whole(self.seat.node())
     }
 
     /// Opens the next survivor: a whole window, or, if memory is out, one just long enough for this
@@ -723,10 +723,10 @@ impl Context {
             // A huge page may have backed more of it than was charged.
             self.close_survivor(core);
         }
-        let tally = core.cleaners.tally(self.number);
+        let tally = self.seat.tally(core);
         self.leaves_reserve(core).then_some(())?;
         let windows = core.windows();
-        if let Some(window) = windows.open(self.node, Purpose::Survivor, 0) {
+        if let Some(window) = windows.open(self.seat.node(), Purpose::Survivor, 0) {
             self.survivor.roll(&core.space, window);
             add(&tally.survivors, 1);
             return Some(());
@@ -735,7 +735,7 @@ impl Context {
         // victim's live bytes.
         let current = self.current.as_mut()?;
         let live = core.live_in(current.window) as usize + SEGMENT_HEADER_BYTES + SEGLET_BYTES;
-        let window = windows.open_partial(self.node, live)?;
+        let window = windows.open_partial(self.seat.node(), live)?;
         self.survivor.roll(&core.space, window);
         current.compacting = true;
         add(&tally.compactions, 1);

@@ -4,10 +4,10 @@
 use super::candidate::{Candidate, GROUP};
 use crate::core::Core;
 use crate::core::cleaning::Context;
+use crate::core::cleaning::seat::Seat;
 use crate::core::flash::tier::background_reads::Expiries;
 use crate::core::sound::{self, Sound};
 use crate::counters::{Counters, add};
-use crate::epoch::SlotId;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Departure, TableId};
 use duramen_base::expiry::is_expired;
@@ -56,16 +56,9 @@ fn is_usable(core: &Core, window: u32, incarnation: u32, warmed: bool) -> bool {
 /// Drops the expired entries of one segment. The segment may still be open: only the part that is
 /// recorded as appended is examined. `warmed`: it is on flash, and the caller has claimed it and
 /// read it back.
-pub fn expire_segment(
-    core: &Core,
-    window: u32,
-    warmed: bool,
-    number: usize,
-    slot: SlotId,
-    me: u16,
-) {
+fn expire_segment(core: &Core, window: u32, warmed: bool, seat: Seat) {
     let segment = &core.space.segments[window as usize];
-    let counters = core.actors.of_context(number);
+    let counters = seat.counters(core);
     let start = core.space.offset_of(window);
     let mut at = start + SEGMENT_HEADER_BYTES;
     let mut waiting = segment.waiting_expiry();
@@ -75,7 +68,7 @@ pub fn expire_segment(
     // There is damage: lengths that are not verified lead astray.
     let mut verifies_all = false;
     loop {
-        if !core.door.try_enter(slot, false) {
+        if !seat.enter(core) {
             return;
         }
         let usable = is_usable(core, window, incarnation, warmed);
@@ -109,7 +102,7 @@ pub fn expire_segment(
                 expiries.note(entry.expires_at_ms, entry.padded_bytes);
             } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
                 let candidate = Candidate::new(core, index, location, entry, false);
-                if drop_expired(core, &candidate, believed_ms, counters, me) == Some(false) {
+                if drop_expired(core, &candidate, believed_ms, counters, seat.me()) == Some(false) {
                     waiting.note(entry.padded_bytes, entry.expires_at_ms);
                     expiries.note(core.clock.now_ms(), entry.padded_bytes);
                 }
@@ -122,7 +115,7 @@ pub fn expire_segment(
                 tier.set_due(window, &expiries);
             }
         }
-        core.door.leave(slot);
+        seat.leave(core);
         if !usable || at >= end {
             return;
         }
@@ -154,29 +147,28 @@ fn drop_expired(
     dropped
 }
 
-impl Context {
-    /// Runs the expiry pass over one segment, as this context.
-    pub fn expire(&self, core: &Core, window: u32) {
-        expire_segment(core, window, false, self.number, self.slot, self.me());
-    }
+/// Runs the expiry pass over one segment, as the holder of the context in this seat.
+pub fn expire(core: &Core, window: u32, seat: Seat) {
+    expire_segment(core, window, false, seat);
+}
 
-    /// As [`expire`](Self::expire), for a segment on flash, which is read for this.
-    pub fn expire_cold(&self, core: &Core, window: u32) {
-        let Some(demotion) = core.demotion() else {
-            return;
-        };
-        let segment = &core.space.segments[window as usize];
-        if self.has_warmed() || !segment.claim() {
-            return;
-        }
-        // Looked at again: in between, a side log may have got the window (swap::D6).
-        let is_free = core.is_cold(window) && !core.is_held(window);
-        if is_free && demotion.warm(window) {
-            expire_segment(core, window, true, self.number, self.slot, self.me());
-            core.space.memory.decommit(window);
-        }
-        core.space.segments[window as usize].unclaim();
+/// As [`expire`], for a segment on flash, which is read for this by a context that has read no
+/// other.
+pub fn expire_cold(core: &Core, window: u32, context: &Context) {
+    let Some(demotion) = core.demotion() else {
+        return;
+    };
+    let segment = &core.space.segments[window as usize];
+    if context.has_warmed() || !segment.claim() {
+        return;
     }
+    // Looked at again: in between, a side log may have got the window (swap::D6).
+    let is_free = core.is_cold(window) && !core.is_held(window);
+    if is_free && demotion.warm(window) {
+        expire_segment(core, window, true, context.seat);
+        core.space.memory.decommit(window);
+    }
+    segment.unclaim();
 }
 
 #[cfg(all(test, debug_assertions))]

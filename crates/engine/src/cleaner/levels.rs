@@ -30,15 +30,15 @@
 
 use super::balance::{Load, Work};
 use super::candidate::{Candidate, Doubt};
+use super::rescan::rescan;
 use super::select::{
     select_disk, select_hollow_on_disk, select_memory, select_wanted, want_of_token,
 };
-use crate::TableId;
 use crate::core::Core;
 use crate::core::cleaning::{Context, Current, Goal, Kind, PassAtWork, Tally};
 use crate::counters::{add, sub};
 use crate::log::{Log, Pass, Swap};
-use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
+use crate::space::{Purpose, Space};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Entry, NewTombstone};
@@ -96,14 +96,14 @@ impl Context {
         self.finish_pass(core, log);
         if self.since_rescan >= CLEANED_PER_RESCAN {
             self.since_rescan = 0;
-            self.rescan(core, log);
+            rescan(core, log, self.seat);
         }
         let loading = core.is_loading();
         if !loading && log.swaps().relocations.is_asking() {
             if self.begin_pass(core, log, tally, Goal::Relocate) {
                 return;
             }
-            if !is_short(core, self.node) {
+            if !is_short(core, self.seat.node()) {
                 return; // there was no other reason to clean
             }
         }
@@ -117,7 +117,7 @@ impl Context {
         }
         let load = Load::of(core, log);
         if !loading && load.tombstones_accumulate() {
-            want_of_token(core, log, self.node); // the next choice is for it
+            want_of_token(core, log, self.seat.node()); // the next choice is for it
         }
         let work = if evict && !loading {
             Work::Combine
@@ -139,7 +139,8 @@ impl Context {
         if !load.two_levels && !loading {
             return;
         }
-        self.victims.extend(select_memory(core, log, self.node));
+        self.victims
+            .extend(select_memory(core, log, self.seat.node()));
         if !self.victims.is_empty() {
             log.swaps().set_dry(false);
             return;
@@ -147,7 +148,7 @@ impl Context {
         // Finds tombstones that may be dropped by now. And combined cleaning frees memory that
         // compaction cannot.
         for _ in 0..RESCANS_WHEN_DRY {
-            if !self.rescan(core, log) {
+            if !rescan(core, log, self.seat) {
                 break;
             }
         }
@@ -163,7 +164,7 @@ impl Context {
         let evict = goal == Goal::Evict;
         // A helper works only while writers wait. A pass that it left half done would keep the
         // other contexts from passes of their own.
-        if self.number >= core.cleaners.threads() && core.cleaners.threads() > 0 {
+        if self.seat.number() >= core.cleaners.threads() && core.cleaners.threads() > 0 {
             return false;
         }
         let swaps = log.swaps();
@@ -171,9 +172,11 @@ impl Context {
             return false;
         }
         let windows = match goal {
-            Goal::Relocate => select_wanted(core, log, self.node),
-            Goal::Hollow => select_hollow_on_disk(core, log, self.node),
-            Goal::Free | Goal::Evict => select_disk(core, log, self.node, evict, &mut self.rounds),
+            Goal::Relocate => select_wanted(core, log, self.seat.node()),
+            Goal::Hollow => select_hollow_on_disk(core, log, self.seat.node()),
+            Goal::Free | Goal::Evict => {
+                select_disk(core, log, self.seat.node(), evict, &mut self.rounds)
+            }
         };
         let empty = swaps.take_empty();
         if windows.is_empty() && empty.is_empty() {
@@ -272,7 +275,7 @@ impl Context {
         candidate: &Candidate<'_>,
         all_dead: bool,
     ) -> Option<()> {
-        let counters = core.actors.of_context(self.number);
+        let counters = self.seat.counters(core);
         core.cleared
             .meet(&core.space, &candidate.entry, candidate.location, counters); // cleared::K1
         let doubt = match all_dead {
@@ -342,7 +345,7 @@ impl Context {
             }
         }
         let left = self.victims.len() as u64;
-        let tally = core.cleaners.tally(self.number);
+        let tally = self.seat.tally(core);
         tally.victims.store(left, Ordering::Relaxed);
         core.listeners.damages.tell_given_up(current.segment, why);
     }
@@ -388,11 +391,11 @@ impl Context {
         self.close_pass_survivor(core, log);
         self.leaves_reserve(core).then_some(())?;
         let windows = core.windows();
-        let window = windows.open(self.node, purpose, 0).or_else(|| {
+        let window = windows.open(self.seat.node(), purpose, 0).or_else(|| {
             // The rest of the budget is less than a window, but the victim's own length is enough
             // (V3).
             let bytes = core.space.segments[victim as usize].appended_bytes() as usize;
-            windows.open_partial(self.node, bytes)
+            windows.open_partial(self.seat.node(), bytes)
         })?;
         log.give_window(&core.space, window, segment, header_kind, 0);
         if purpose == Purpose::Compacted {
@@ -406,7 +409,7 @@ impl Context {
             pass.parts = log.has_origins().then(Parts::default);
             pass.survivors.push(segment);
             log.swaps().opened_survivor(segment);
-            add(&core.cleaners.tally(self.number).survivors, 1);
+            add(&self.seat.tally(core).survivors, 1);
         }
         Some(())
     }
@@ -419,7 +422,7 @@ impl Context {
         log: &Log,
         current: &mut Current,
     ) -> u32 {
-        add(&core.cleaners.tally(self.number).compactions, 1);
+        add(&self.seat.tally(core).compactions, 1);
         self.since_rescan += 1;
         log.swaps().no_longer_as_closed(current.segment);
         let Some(window) = self.survivor.window() else {
@@ -450,7 +453,7 @@ impl Context {
 
     /// Keeps the part of a dead entry that is still needed (V2). `None`: no room.
     pub(super) fn bury(&mut self, core: &Core, log: &Log, candidate: &Candidate<'_>) -> Option<()> {
-        let counters = core.actors.of_context(self.number);
+        let counters = self.seat.counters(core);
         let entry = &candidate.entry;
         let from = core.space.window_of(candidate.location);
         if entry.kind == entry::Kind::Completion {
@@ -484,7 +487,7 @@ impl Context {
 
     /// Keeps a completion record as it is, or drops it. `None`: no room.
     fn keep_completion(&mut self, core: &Core, candidate: &Candidate<'_>) -> Option<()> {
-        let counters = core.actors.of_context(self.number);
+        let counters = self.seat.counters(core);
         let entry = &candidate.entry;
         let (from, bytes) = (core.space.window_of(candidate.location), entry.padded_bytes);
         if core.listeners.tracker.keeps(entry) {
@@ -514,76 +517,5 @@ impl Context {
         let leaving = self.pass.as_ref().map_or(&[][..], |pass| &pass.leaving);
         let ask = || log.swaps().needs().tombstone(entry.victim, leaving);
         self.remembered.get(log.swaps().serial(), entry.victim, ask)
-    }
-
-    /// Searches one segment for tombstones that may be dropped by now, so that it is not taken for
-    /// fuller than it is. False: no segment's result could have changed.
-    fn rescan(&self, core: &Core, log: &Log) -> bool {
-        let Some(window) = self.next_to_rescan(core, log) else {
-            return false;
-        };
-        if !core.door.try_enter(self.slot, false) {
-            return false;
-        }
-        let segment = &core.space.segments[window as usize];
-        let incarnation = segment.incarnation();
-        let done = log.swaps().swaps_done();
-        let (mut kept, mut droppable) = (0, 0);
-        // Closed under the pin: the window is not reused before the pin ends. In memory: it stays
-        // there as long.
-        if segment.is_closed() && !core.is_cold(window) {
-            let start = core.space.offset_of(window);
-            let end = start + segment.appended_bytes() as usize;
-            let mut at = start + SEGMENT_HEADER_BYTES;
-            let needs = log.swaps().needs();
-            while at < end {
-                // SAFETY: a closed segment is initialised from its header to `appended`; the pin
-                // keeps the window.
-                let rest = unsafe {
-                    std::slice::from_raw_parts(core.space.at(Space::location(at)), end - at)
-                };
-                // It is an estimate: nothing is dropped by it, so only lengths are checked.
-                let Ok(entry) = entry::parse_again(rest) else {
-                    break;
-                };
-                at += entry.padded_bytes;
-                let needed = match entry.kind {
-                    entry::Kind::Object => continue,
-                    entry::Kind::Tombstone => needs.tombstone(entry.victim, &[]),
-                    entry::Kind::Completion => core.listeners.tracker.keeps(&entry),
-                };
-                let bytes = entry.padded_bytes as u32;
-                if needed && core.tables.index(TableId(entry.table)).is_ok() {
-                    kept += bytes;
-                } else {
-                    droppable += bytes;
-                }
-            }
-            drop(needs);
-            log.swaps()
-                .note_rescan(window, incarnation, done, kept, droppable);
-        }
-        core.door.leave(self.slot);
-        true
-    }
-
-    fn next_to_rescan(&self, core: &Core, log: &Log) -> Option<u32> {
-        let windows = core.space.windows_of_node(self.node);
-        let is_due = |window: &u32| {
-            let segment = &core.space.segments[*window as usize];
-            segment.is_closed()
-                && !core.is_cold(*window)
-                && log.is_victim_to_be(*window)
-                && log.swaps().wants_rescan(*window, segment.incarnation())
-        };
-        let from = log.swaps().rescan_cursor(windows.len());
-        let found = windows
-            .clone()
-            .skip(from)
-            .chain(windows.clone().take(from))
-            .find(is_due)?;
-        log.swaps()
-            .set_rescan_cursor((found - windows.start) as usize + 1);
-        Some(found)
     }
 }

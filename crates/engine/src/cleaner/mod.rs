@@ -11,14 +11,17 @@ mod expire;
 pub(crate) mod index_search;
 mod levels;
 pub mod pacer;
+mod rescan;
 mod select;
 
 use crate::Departure;
 use crate::core::Core;
+use crate::core::flash::cleared;
 use crate::space::Purpose;
 use context::Step;
 use cpu_affinity::CpuAffinity;
 use duramen_base::planted::carry;
+use expire::{expire, expire_cold};
 use pacer::wants_cleaning;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -138,7 +141,7 @@ impl Cleaner {
     /// One step if memory is short or has to be given back. False: nothing to do now.
     fn clean(&self, core: &Core) -> bool {
         let mut context = core.cleaners.lock(self.number);
-        let node = context.node();
+        let node = context.seat.node();
         core.windows().take_back_released();
         core.windows().reap(node);
         if let Some(demotion) = core.demotion() {
@@ -150,7 +153,7 @@ impl Cleaner {
         if !wants_cleaning(core, node, self.number) && !shrinking {
             return false;
         }
-        let me = context.me();
+        let me = context.seat.me();
         let step = context.step(core, STEP_BYTES, me, false, true);
         drop(context);
         if shrinking {
@@ -164,7 +167,7 @@ impl Cleaner {
 
     /// A step of counting the entries that clears left (`cleared`). False: nothing to do now.
     fn count_cleared(&self, core: &Core) -> bool {
-        self.number == 0 && core.cleared.has_any() && core.cleaners.lock(0).count_cleared(core)
+        self.number == 0 && core.cleared.has_any() && cleared::count(core, &core.cleaners.lock(0))
     }
 
     /// Backs a free window before a head needs it, unless a cleaner could free such memory instead.
@@ -202,12 +205,12 @@ impl Cleaner {
         let context = core.cleaners.lock(self.number);
         // Enter first, then take the registry's lock: a guard that drops a table waits for this
         // context to leave before it takes that lock.
-        while left > 0 && context.enter(core) {
+        while left > 0 && context.seat.enter(core) {
             let mut moved = 0;
             core.tables.each_index(|_, index| {
-                moved += resources.defragment(index, context.me());
+                moved += resources.defragment(index, context.seat.me());
             });
-            context.leave(core);
+            context.seat.leave(core);
             // The hole that a view left is free for the next one as soon as no reader uses the
             // view.
             resources.reap();
@@ -256,10 +259,10 @@ impl Cleaner {
             }
             let context = core.cleaners.lock(self.number);
             if is_cold {
-                context.expire_cold(core, window as u32);
+                expire_cold(core, window as u32, &context);
                 may_read = tier.is_some_and(|tier| tier.background_reads.are_in_burst());
             } else {
-                context.expire(core, window as u32);
+                expire(core, window as u32, context.seat);
                 if started.elapsed() > HOUSEKEEPING_EVERY / 10 {
                     return;
                 }

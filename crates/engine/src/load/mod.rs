@@ -636,7 +636,7 @@ impl Loader {
         let first = self.next_helper.fetch_add(1, Ordering::Relaxed);
         for n in 0..total {
             if let Some(mut context) = core.cleaners.try_lock((first + n) % total) {
-                let me = context.me();
+                let me = context.seat.me();
                 if context.step(core, COMPACT_STEP_BYTES, me, false, true) == Step::Worked {
                     break;
                 }

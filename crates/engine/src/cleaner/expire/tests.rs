@@ -29,7 +29,7 @@ fn an_object_expires_by_a_verified_time_only() {
         let expire = || {
             for (window, segment) in core.space.segments.iter().enumerate() {
                 if segment.is_in_log() {
-                    context.expire(core, window as u32);
+                    super::expire(core, window as u32, context.seat);
                 }
             }
         };

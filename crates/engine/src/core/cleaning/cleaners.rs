@@ -1,5 +1,6 @@
 //! The cleaners of a store: threads, and the contexts in which these and helping writers work.
 
+use super::seat::Seat;
 use super::{Context, Pacer, Tally};
 use crate::Error;
 use crate::core::workers::Workers;
@@ -41,7 +42,10 @@ impl Cleaners {
     /// There are too few slots for the contexts.
     pub fn new(workers: &Workers, nodes: usize, epochs: &Epochs) -> Result<Cleaners, Error> {
         let contexts = 0..workers.contexts();
-        let context = |n| Ok(Mutex::new(Context::new(n, n % nodes, epochs.register()?)));
+        let context = |n| {
+            let seat = Seat::new(n, n % nodes, epochs.register()?);
+            Ok(Mutex::new(Context::new(seat)))
+        };
         Ok(Cleaners {
             tallies: contexts.clone().map(|_| Tally::default()).collect(),
             contexts: contexts.map(context).collect::<Result<_, Error>>()?,

@@ -5,16 +5,16 @@ pub mod cleaners;
 pub mod fruitless;
 pub mod need;
 pub mod remembered;
+pub mod seat;
 pub mod shrink;
 
-use super::Core;
-use crate::epoch::SlotId;
 use crate::head::Tail;
 use crate::log::Trace;
 use duramen_base::ids::SegmentId;
 use duramen_format::recipe::{Fate, Parts};
 use fruitless::{Fruitless, Rounds};
 use remembered::Remembered;
+use seat::Seat;
 use shrink::{Look, Lowering, Shrinker};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -103,9 +103,7 @@ pub struct Current {
 }
 
 pub struct Context {
-    pub number: usize,
-    pub node: usize,
-    pub slot: SlotId,
+    pub seat: Seat,
     pub survivor: Tail,
     pub victims: VecDeque<u32>,
     pub current: Option<Current>,
@@ -130,11 +128,9 @@ pub struct Context {
 }
 
 impl Context {
-    pub fn new(number: usize, node: usize, slot: SlotId) -> Context {
+    pub fn new(seat: Seat) -> Context {
         Context {
-            number,
-            node,
-            slot,
+            seat,
             survivor: Tail::default(),
             victims: VecDeque::new(),
             current: None,
@@ -149,27 +145,6 @@ impl Context {
             caller_may_wait: false,
             evicts: false,
         }
-    }
-
-    pub fn node(&self) -> usize {
-        self.node
-    }
-
-    /// Pins this context's slot. False: another guard is alone in the store, or wants to be.
-    pub fn enter(&self, core: &Core) -> bool {
-        core.door.try_enter(self.slot, false)
-    }
-
-    pub fn leave(&self, core: &Core) {
-        core.door.leave(self.slot);
-    }
-
-    pub fn number(&self) -> usize {
-        self.number
-    }
-
-    pub fn slot(&self) -> SlotId {
-        self.slot
     }
 
     /// True if it has read a victim back: memory for one is set aside (core::flash::F6).
@@ -192,11 +167,6 @@ impl Context {
             },
             _ => trace.compacted(fate),
         }
-    }
-
-    /// The lock owner number of this context.
-    pub fn me(&self) -> u16 {
-        self.slot.0 as u16 + 1
     }
 }
 

@@ -27,6 +27,7 @@ use super::demote::Demotion;
 use super::tier::Tier;
 use crate::core::Core;
 use crate::core::cleaning::Context;
+use crate::core::cleaning::seat::Seat;
 use crate::core::sound;
 use crate::counters::Counters;
 use crate::index::bucket::Slot;
@@ -218,142 +219,140 @@ fn is_urgent(core: &Core, tier: &Tier) -> bool {
         || tier.pressure.others_come_first(core.clock.now_ms())
 }
 
-impl Context {
-    /// A step of counting the entries that clears left. False: nothing to do now.
-    pub fn count_cleared(&self, core: &Core) -> bool {
-        let Some(set) = core.cleared.next() else {
-            return false;
-        };
-        let tier = core.tier.as_deref();
-        let mut walk = set.walk.lock().expect("a walk");
-        walk.rests_until = None;
-        if let Some(tier) = tier.filter(|_| walk.reads) {
-            return self.read_cleared(core, tier, &mut walk);
-        }
-        if !self.enter(core) {
-            return false;
-        }
-        self.walk_cleared(core, tier, &set, &mut walk);
-        self.leave(core);
-        if walk.partition < set.views.len() {
-            return true;
-        }
-        if !walk.used {
-            drop(walk);
-            core.cleared.remove(&set);
-            core.cleaners.wake(); // many segments may be hollow now
-            return true;
-        }
-        // No entry could be counted in this round: the segments of all the rest are being written
-        // to flash, or are victims of other cleaners, or cannot be read now.
-        let again = walk.counted || !walk.goes_round;
-        let is_stuck = !again && !walk.is_hopeful;
-        if set.is_stuck.swap(is_stuck, Ordering::Relaxed) != is_stuck {
-            core.cleared
-                .count(&core.cleared.sets.read().expect("cleared tables"));
-        }
-        let rest = VAIN_ROUND_REST * (1 << walk.vain.min(VAIN_ROUNDS_MAX));
-        *walk = Walk {
-            reads: true,
-            goes_round: true,
-            cold: std::mem::take(&mut walk.cold),
-            rests_until: (!again).then(|| Instant::now() + rest),
-            vain: if again { 0 } else { walk.vain + 1 },
-            ..Walk::default()
-        };
-        again
+/// A step of counting the entries that clears left. False: nothing to do now.
+pub fn count(core: &Core, context: &Context) -> bool {
+    let Some(set) = core.cleared.next() else {
+        return false;
+    };
+    let tier = core.tier.as_deref();
+    let mut walk = set.walk.lock().expect("a walk");
+    walk.rests_until = None;
+    if let Some(tier) = tier.filter(|_| walk.reads) {
+        return read_next(core, context, tier, &mut walk);
     }
+    if !context.seat.enter(core) {
+        return false;
+    }
+    walk_through(core, context.seat, tier, &set, &mut walk);
+    context.seat.leave(core);
+    if walk.partition < set.views.len() {
+        return true;
+    }
+    if !walk.used {
+        drop(walk);
+        core.cleared.remove(&set);
+        core.cleaners.wake(); // many segments may be hollow now
+        return true;
+    }
+    // No entry could be counted in this round: the segments of all the rest are being written
+    // to flash, or are victims of other cleaners, or cannot be read now.
+    let again = walk.counted || !walk.goes_round;
+    let is_stuck = !again && !walk.is_hopeful;
+    if set.is_stuck.swap(is_stuck, Ordering::Relaxed) != is_stuck {
+        core.cleared
+            .count(&core.cleared.sets.read().expect("cleared tables"));
+    }
+    let rest = VAIN_ROUND_REST * (1 << walk.vain.min(VAIN_ROUNDS_MAX));
+    *walk = Walk {
+        reads: true,
+        goes_round: true,
+        cold: std::mem::take(&mut walk.cold),
+        rests_until: (!again).then(|| Instant::now() + rest),
+        vain: if again { 0 } else { walk.vain + 1 },
+        ..Walk::default()
+    };
+    again
+}
 
-    /// Some buckets: counts entries in memory, and notes the windows of others. Pinned.
-    fn walk_cleared(&self, core: &Core, tier: Option<&Tier>, set: &Set, walk: &mut Walk) {
-        let stamp = core.door.epochs().stamp_of(self.slot());
-        let counters = core.actors.of_context(self.number());
-        for _ in 0..STEP_BUCKETS {
-            if walk.partition >= set.views.len() {
-                return;
+/// Some buckets: counts entries in memory, and notes the windows of others. Pinned.
+fn walk_through(core: &Core, seat: Seat, tier: Option<&Tier>, set: &Set, walk: &mut Walk) {
+    let stamp = core.door.epochs().stamp_of(seat.slot());
+    let counters = seat.counters(core);
+    for _ in 0..STEP_BUCKETS {
+        if walk.partition >= set.views.len() {
+            return;
+        }
+        let view = set.views.view(walk.partition);
+        if walk.bucket >= view.len() {
+            if !walk.used_here {
+                set.views.give_back(walk.partition, core.resources());
             }
-            let view = set.views.view(walk.partition);
-            if walk.bucket >= view.len() {
-                if !walk.used_here {
-                    set.views.give_back(walk.partition, core.resources());
-                }
-                walk.used |= std::mem::take(&mut walk.used_here);
-                (walk.partition, walk.bucket) = (walk.partition + 1, 0);
-                continue;
-            }
-            view.each_place_inside(walk.bucket, |place, slot: Slot| {
-                let window = core.space.window_of(slot.location());
-                let cold = tier.filter(|tier| !tier.is_in_memory(window, stamp));
-                let Some(tier) = cold else {
-                    // The slot was there under our pin, so its window was not retired before (K1);
-                    // and its bytes are in memory for our stamp (core::flash::F2).
-                    let Ok(sound) = sound::at(core, slot.location()) else {
-                        walk.used_here = true; // its segment stays (sound::V2)
-                        return;
-                    };
-                    if OldViews::take_at(place, slot) {
-                        counters.note_dead(window, sound.entry.padded_bytes);
-                        core.cleared.progress.fetch_add(1, Ordering::Relaxed);
-                        walk.counted = true;
-                    }
+            walk.used |= std::mem::take(&mut walk.used_here);
+            (walk.partition, walk.bucket) = (walk.partition + 1, 0);
+            continue;
+        }
+        view.each_place_inside(walk.bucket, |place, slot: Slot| {
+            let window = core.space.window_of(slot.location());
+            let cold = tier.filter(|tier| !tier.is_in_memory(window, stamp));
+            let Some(tier) = cold else {
+                // The slot was there under our pin, so its window was not retired before (K1);
+                // and its bytes are in memory for our stamp (core::flash::F2).
+                let Ok(sound) = sound::at(core, slot.location()) else {
+                    walk.used_here = true; // its segment stays (sound::V2)
                     return;
                 };
-                walk.used_here = true;
-                walk.is_hopeful |= !tier.is_lost(window);
-                if !tier.is_bad(window) {
-                    walk.cold.insert(window as u32);
+                if OldViews::take_at(place, slot) {
+                    counters.note_dead(window, sound.entry.padded_bytes);
+                    core.cleared.progress.fetch_add(1, Ordering::Relaxed);
+                    walk.counted = true;
                 }
-            });
-            walk.bucket += 1;
-        }
+                return;
+            };
+            walk.used_here = true;
+            walk.is_hopeful |= !tier.is_lost(window);
+            if !tier.is_bad(window) {
+                walk.cold.insert(window as u32);
+            }
+        });
+        walk.bucket += 1;
     }
+}
 
-    /// Reads the next segment on flash and counts its pending entries. False: not now.
-    fn read_cleared(&self, core: &Core, tier: &Tier, walk: &mut Walk) -> bool {
-        if self.has_warmed() || !(is_urgent(core, tier) || tier.background_reads.are_rested()) {
-            return false;
-        }
-        let Some(window) = walk.cold.pop_first() else {
-            walk.reads = false;
-            return true;
-        };
-        let segment = &core.space.segments[window as usize];
-        // The entries of another cleaner's victim are counted by that cleaner, or met again.
-        if segment.claim() {
-            let warm = |demotion: Demotion<'_>| demotion.warm(window);
-            if core.is_cold(window) && core.demotion().is_some_and(warm) {
-                walk.counted |= self.count_warmed(core, window);
-                core.space.memory.decommit(window);
-            }
-            core.space.segments[window as usize].unclaim();
-        }
-        true
+/// Reads the next segment on flash and counts its pending entries. False: not now.
+fn read_next(core: &Core, context: &Context, tier: &Tier, walk: &mut Walk) -> bool {
+    if context.has_warmed() || !(is_urgent(core, tier) || tier.background_reads.are_rested()) {
+        return false;
     }
+    let Some(window) = walk.cold.pop_first() else {
+        walk.reads = false;
+        return true;
+    };
+    let segment = &core.space.segments[window as usize];
+    // The entries of another cleaner's victim are counted by that cleaner, or met again.
+    if segment.claim() {
+        let warm = |demotion: Demotion<'_>| demotion.warm(window);
+        if core.is_cold(window) && core.demotion().is_some_and(warm) {
+            walk.counted |= count_warmed(core, context.seat, window);
+            core.space.memory.decommit(window);
+        }
+        core.space.segments[window as usize].unclaim();
+    }
+    true
+}
 
-    /// Counts the pending entries of a segment that this context has claimed and read back. False:
-    /// another guard wants to be alone.
-    fn count_warmed(&self, core: &Core, window: u32) -> bool {
-        let start = core.space.offset_of(window);
-        let end = start + core.space.segments[window as usize].appended_bytes() as usize;
-        let mut at = start + crate::space::SEGMENT_HEADER_BYTES;
-        let counters = core.actors.of_context(self.number());
-        while at < end {
-            if !self.enter(core) {
-                return false; // the rest is met again
-            }
-            for _ in 0..STEP_ENTRIES {
-                if at >= end {
-                    break;
-                }
-                let location = Space::location(at);
-                // SAFETY: whole entries from the header to the end, verified by `warm`; the window
-                // is this context's.
-                let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
-                at += entry.padded_bytes;
-                core.cleared.meet(&core.space, &entry, location, counters);
-            }
-            self.leave(core);
+/// Counts the pending entries of a segment that this context has claimed and read back. False:
+/// another guard wants to be alone.
+fn count_warmed(core: &Core, seat: Seat, window: u32) -> bool {
+    let start = core.space.offset_of(window);
+    let end = start + core.space.segments[window as usize].appended_bytes() as usize;
+    let mut at = start + crate::space::SEGMENT_HEADER_BYTES;
+    let counters = seat.counters(core);
+    while at < end {
+        if !seat.enter(core) {
+            return false; // the rest is met again
         }
-        true
+        for _ in 0..STEP_ENTRIES {
+            if at >= end {
+                break;
+            }
+            let location = Space::location(at);
+            // SAFETY: whole entries from the header to the end, verified by `warm`; the window
+            // is this context's.
+            let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
+            at += entry.padded_bytes;
+            core.cleared.meet(&core.space, &entry, location, counters);
+        }
+        seat.leave(core);
     }
+    true
 }
