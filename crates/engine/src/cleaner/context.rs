@@ -28,12 +28,12 @@ use crate::cleaner::candidate::{Candidate, GROUP, NotLocked, find_all};
 use crate::cleaner::levels::is_short;
 use crate::cleaner::select::{select, select_hollow, select_on_flash_of_cache};
 use crate::core::Core;
-use crate::core::cleaning::{Context, Current, Kind, PlainPass, Tally};
+use crate::core::cleaning::{Context, Current, Kind, Tally};
 use crate::core::flash::Demotion;
 use crate::core::sound;
 use crate::counters::add;
 use crate::index::bucket::{self, Locking, Slot, View};
-use crate::log::Trace;
+use crate::log::{Log, Trace};
 use crate::space::{Purpose, SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
 use crate::{Departure, TableId};
 use duramen_base::ids::SegmentId;
@@ -144,10 +144,10 @@ impl Context {
         if self.victims.is_empty() {
             match &core.log {
                 None => {
-                    self.finish_plain_pass(tally);
+                    self.plain.finish(tally);
                     let (victims, evicts) = self.select_plain(core, evict, tally);
                     self.victims.extend(victims);
-                    self.evicts = evicts;
+                    self.plain.set_evict(evicts);
                     add(&tally.passes, u64::from(!self.victims.is_empty()));
                 }
                 Some(log) => self.choose(core, log, tally, evict),
@@ -170,7 +170,7 @@ impl Context {
                 .note_victim(live, u64::from(segment.committed_bytes()));
         }
         let (kind, evict) = match (&core.log, &self.pass) {
-            (None, _) => (Kind::Plain, self.evicts),
+            (None, _) => (Kind::Plain, self.plain.evict()),
             (Some(_), None) => (Kind::Compact, false),
             (Some(_), Some(pass)) => (Kind::Combine, pass.evicts()),
         };
@@ -291,12 +291,12 @@ impl Context {
             must_evict
         } else if self.may_wait(core) && core.need().flash_wants_eviction() {
             let (victims, evicts) =
-                select_on_flash_of_cache(core, self.seat.node(), &mut self.fruitless_on_flash);
+                select_on_flash_of_cache(core, self.seat.node(), self.plain.rounds(true));
             if let Some(demotion) = core.demotion() {
                 demotion.note_eviction();
             }
             if !victims.is_empty() {
-                self.begin_plain_pass(evicts, true, tally);
+                self.plain.begin(evicts, true, tally);
                 return (victims, evicts);
             }
             must_evict // flash has no segment that could go
@@ -311,15 +311,9 @@ impl Context {
             && let Some(tier) = &core.tier
             && tier.is_short()
         {
-            let cold = select(
-                core,
-                self.seat.node(),
-                evict,
-                true,
-                &mut self.fruitless_on_flash,
-            );
+            let cold = select(core, self.seat.node(), evict, true, self.plain.rounds(true));
             if !cold.is_empty() {
-                self.begin_plain_pass(evict, true, tally);
+                self.plain.begin(evict, true, tally);
                 return cold;
             }
         }
@@ -329,29 +323,14 @@ impl Context {
                 return hollow;
             }
         }
-        self.begin_plain_pass(evict, false, tally);
-        select(core, self.seat.node(), evict, false, &mut self.fruitless)
-    }
-
-    fn begin_plain_pass(&mut self, evict: bool, on_flash: bool, tally: &Tally) {
-        self.plain_pass = (!evict).then(|| PlainPass {
-            on_flash,
-            victims: (0, 0),
-            before: tally.plain_survivors(),
-        });
-    }
-
-    /// Ends the pass whose victims are all empty.
-    fn finish_plain_pass(&mut self, tally: &Tally) {
-        let Some(pass) = self.plain_pass.take() else {
-            return;
-        };
-        let ((opened, moved), before) = (tally.plain_survivors(), pass.before);
-        let fruitless = match pass.on_flash {
-            true => &mut self.fruitless_on_flash,
-            false => &mut self.fruitless,
-        };
-        fruitless.pass_ended(pass.victims, (opened - before.0, moved - before.1));
+        self.plain.begin(evict, false, tally);
+        select(
+            core,
+            self.seat.node(),
+            evict,
+            false,
+            self.plain.rounds(false),
+        )
     }
 
     /// True if hollow segments on flash should be cleaned now, and this context may wait for the
@@ -426,11 +405,9 @@ impl Context {
             }
             _ => 0,
         };
-        if let Some(pass) = &mut self.plain_pass {
-            let appended = core.space.segments[current.window as usize].appended_bytes();
-            pass.victims.0 += 1;
-            pass.victims.1 += u64::from(appended) - SEGMENT_HEADER_BYTES as u64;
-        }
+        let appended = core.space.segments[current.window as usize].appended_bytes();
+        self.plain
+            .note_emptied(u64::from(appended).saturating_sub(SEGMENT_HEADER_BYTES as u64));
         add(&tally.segments_cleaned, 1);
         add(&tally.bytes_freed, u64::from(committed - kept));
         core.space
@@ -492,7 +469,9 @@ impl Context {
             let Some(candidate) = candidate else {
                 continue;
             };
-            self.set_origin(origins[n]);
+            if let Some(current) = &mut self.current {
+                current.set_origin(origins[n]);
+            }
             let cleaned = match found {
                 Some((view, place, slot)) => {
                     self.clean_entry(core, candidate, view, place, slot, me)
@@ -500,7 +479,9 @@ impl Context {
                 None => self.meet_dead(core, candidate, all_dead),
             };
             if cleaned.is_none() {
-                self.stop_before(candidate.location, origins[n], again.get(n..));
+                if let Some(current) = &mut self.current {
+                    current.stop_before(candidate.location, origins[n], again.get(n..));
+                }
                 self.survivor.record(&core.space);
                 return self.current.is_none().then_some(at - from); // C6
             }
@@ -510,34 +491,6 @@ impl Context {
             current.at = at;
         }
         Some((at - from).max(again.len() * SMALL_ENTRY_BYTES))
-    }
-
-    /// There is no room for an entry: the next group begins with it. `again`: the entries from this
-    /// one on, if the group has entries that were postponed. Entries that are done are not examined
-    /// again: with a log, an entry that was moved looks dead here.
-    fn stop_before(&mut self, location: u64, origin: Option<u32>, again: Option<&[usize]>) {
-        let Some(current) = self.current.as_mut() else {
-            return;
-        };
-        if current.kind == Kind::Plain {
-            return;
-        }
-        match again {
-            Some(again) if !again.is_empty() => current.again.extend_from_slice(again),
-            _ => {
-                current.at = Space::offset(location);
-                if let (Some(trace), Some(origin)) = (&mut current.trace, origin) {
-                    trace.rewind(origin);
-                }
-            }
-        }
-    }
-
-    /// The entry of the replicas that is cleaned next; `None`: it is out of order, or not noted.
-    fn set_origin(&mut self, origin: Option<u32>) {
-        if let Some(trace) = self.current.as_mut().and_then(|c| c.trace.as_mut()) {
-            trace.set_at(origin);
-        }
     }
 
     /// Takes an expired or evicted entry out of the index. With a log, leaves its tombstone if one
@@ -552,7 +505,7 @@ impl Context {
         let counters = self.seat.counters(core);
         let dropped = candidate.drop_from_index(core, counters, me);
         if dropped == Some(false) {
-            self.postpone(candidate);
+            self.postpone(candidate.location);
             return Some(());
         }
         if dropped == Some(true) {
@@ -572,23 +525,12 @@ impl Context {
         }
     }
 
-    /// The current victim was not taken to evict, and entries of it will be evicted (levels::V4).
-    fn announce_eviction(&mut self, core: &Core) {
-        if let (Some(log), Some(current)) = (&core.log, &mut self.current)
-            && !current.evict
-            && !current.announced
-        {
-            log.announce_evicted(vec![current.segment]);
-            current.announced = true;
-        }
-    }
-
     /// Returns later to an entry whose bucket a transaction holds (C3).
-    fn postpone(&mut self, candidate: &Candidate<'_>) {
+    fn postpone(&mut self, location: u64) {
         if let Some(current) = &mut self.current {
             current.skipped = true;
             if current.kind != Kind::Plain {
-                current.postponed.push(Space::offset(candidate.location));
+                current.postponed.push(Space::offset(location));
             }
         }
     }
@@ -635,7 +577,9 @@ impl Context {
                 return None;
             }
             // A cache never stops for want of room to keep an entry.
-            self.announce_eviction(core);
+            if let (Some(log), Some(current)) = (&core.log, &mut self.current) {
+                current.announce_eviction(log);
+            }
             return self.drop_entry(core, candidate, me, Departure::Evicted);
         }
         let to = self.survivor.take(bytes);
@@ -681,7 +625,7 @@ impl Context {
     /// An entry was not moved: another thread has its bucket, or has removed or replaced it.
     fn not_moved(&mut self, core: &Core, candidate: &Candidate<'_>, gone: NotLocked) -> Option<()> {
         match (gone, &core.log) {
-            (NotLocked::Busy, _) => self.postpone(candidate),
+            (NotLocked::Busy, _) => self.postpone(candidate.location),
             (NotLocked::Dead, Some(log)) => {
                 return self.bury(core, log, candidate);
             }
@@ -750,6 +694,37 @@ fn traced(core: &Core, window: u32) -> Option<Trace> {
 }
 
 impl Current {
+    /// There is no room for an entry: the next group begins with it. `again`: the entries from this
+    /// one on, if the group has entries that were postponed. Entries that are done are not examined
+    /// again: with a log, an entry that was moved looks dead here.
+    fn stop_before(&mut self, location: u64, origin: Option<u32>, again: Option<&[usize]>) {
+        match again {
+            _ if self.kind == Kind::Plain => {}
+            Some(again) if !again.is_empty() => self.again.extend_from_slice(again),
+            _ => {
+                self.at = Space::offset(location);
+                if let (Some(trace), Some(origin)) = (&mut self.trace, origin) {
+                    trace.rewind(origin);
+                }
+            }
+        }
+    }
+
+    /// The entry of the replicas that is cleaned next; `None`: it is out of order, or not noted.
+    fn set_origin(&mut self, origin: Option<u32>) {
+        if let Some(trace) = &mut self.trace {
+            trace.set_at(origin);
+        }
+    }
+
+    /// Entries of it will be evicted, which may not be what it was taken for (levels::V4).
+    fn announce_eviction(&mut self, log: &Log) {
+        if !self.evict && !self.announced {
+            log.announce_evicted(vec![self.segment]);
+            self.announced = true;
+        }
+    }
+
     /// The bytes of the entry at an offset of the region, and the entry. It is verified again if
     /// that was done in an earlier step, as a bit may have flipped since. `None`: more than one
     /// has.

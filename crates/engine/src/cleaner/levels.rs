@@ -282,9 +282,10 @@ impl Context {
             true => Doubt::None,
             false => candidate.doubt(core),
         };
+        let is_evicting = self.current.as_ref().is_some_and(|current| current.evict);
         match (doubt, &core.log) {
             (Doubt::None, Some(log)) => self.bury(core, log, candidate),
-            (Doubt::Stays, Some(log)) if self.is_evicting() => {
+            (Doubt::Stays, Some(log)) if is_evicting => {
                 self.note_evicted(); // context::C6
                 self.bury(core, log, candidate)
             }
@@ -297,10 +298,6 @@ impl Context {
                 None
             }
         }
-    }
-
-    fn is_evicting(&self) -> bool {
-        self.current.as_ref().is_some_and(|current| current.evict)
     }
 
     /// An object of a victim was evicted (given_up::GU3).

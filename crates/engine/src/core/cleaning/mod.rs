@@ -4,6 +4,7 @@
 pub mod cleaners;
 pub mod fruitless;
 pub mod need;
+mod plain;
 pub mod remembered;
 pub mod seat;
 pub mod shrink;
@@ -12,7 +13,8 @@ use crate::head::Tail;
 use crate::log::Trace;
 use duramen_base::ids::SegmentId;
 use duramen_format::recipe::{Fate, Parts};
-use fruitless::{Fruitless, Rounds};
+use fruitless::Rounds;
+use plain::PlainPasses;
 use remembered::Remembered;
 use seat::Seat;
 use shrink::{Look, Lowering, Shrinker};
@@ -111,11 +113,8 @@ pub struct Context {
     pub pass: Option<PassAtWork>,
     /// Rounds of combined passes.
     pub rounds: Rounds,
-    /// Rounds without a log, of victims in memory and on flash.
-    pub fruitless: Fruitless,
-    pub fruitless_on_flash: Fruitless,
-    /// The running pass, if it should gain something (without a log).
-    pub plain_pass: Option<PlainPass>,
+    /// The passes without a log.
+    pub plain: PlainPasses,
     /// Victims cleaned since the last search for tombstones.
     pub since_rescan: u32,
     pub remembered: Remembered,
@@ -123,8 +122,6 @@ pub struct Context {
     pub demoted: bool,
     /// The thread that makes the present step may wait for a flash device.
     pub caller_may_wait: bool,
-    /// Entries of the victims are evicted (without a log).
-    pub evicts: bool,
 }
 
 impl Context {
@@ -136,14 +133,11 @@ impl Context {
             current: None,
             pass: None,
             rounds: Rounds::default(),
-            fruitless: Fruitless::default(),
-            fruitless_on_flash: Fruitless::default(),
-            plain_pass: None,
+            plain: PlainPasses::default(),
             since_rescan: 0,
             remembered: Remembered::default(),
             demoted: false,
             caller_may_wait: false,
-            evicts: false,
         }
     }
 
@@ -168,15 +162,6 @@ impl Context {
             _ => trace.compacted(fate),
         }
     }
-}
-
-/// A pass of a store without a log, which evicts nothing.
-pub struct PlainPass {
-    pub on_flash: bool,
-    /// Victims that it has emptied, and their bytes.
-    pub victims: (u64, u64),
-    /// Survivors that the context had opened before, and bytes that it had moved.
-    pub before: (u64, u64),
 }
 
 /// Purpose of a combined pass.
