@@ -80,7 +80,7 @@ impl Guard<'_> {
         let removed = self.seen.note_change(core, whole, change(table, floor));
         if later {
             for index in indexes {
-                core.cleared.add(index.table, index.take(floor, removed));
+                core.cleared().add(index.table, index.take(floor, removed));
             }
             count_group(core, self.append.group(), counters);
         } else {
@@ -141,13 +141,10 @@ fn kill_index(pin: &Pin<'_>, index: &Index) {
 /// and are many or on flash.
 fn may_count_later(core: &Core, entries: u64) -> bool {
     let sides = core.log.as_ref().is_some_and(|log| log.has_sides());
-    let on_flash = core
-        .tier
-        .as_ref()
-        .map_or(0, |tier| tier.statistics().used_bytes);
+    let on_flash = core.tier().map_or(0, |tier| tier.statistics().used_bytes);
     let mut windows = 0..core.space.segments.len() as u32;
     (entries > FEW_OBJECTS || on_flash > 0)
-        && core.cleared.has_room()
+        && core.cleared().has_room()
         && core.cleaners.threads() > 0
         && !sides
         && !core.is_loading()
@@ -163,7 +160,7 @@ fn count_group(core: &Core, group: Range<usize>, counters: &Counters) {
         // SAFETY: whole entries that this guard appended.
         let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
         at += entry.padded_bytes;
-        core.cleared.meet(&core.space, &entry, location, counters);
+        core.cleared().meet(&core.space, &entry, location, counters);
     }
 }
 
@@ -176,5 +173,5 @@ fn kill_everything(core: &Core, counters: &Counters) {
             counters.note_moved(window, core.live_in(window as u32) as usize);
         }
     }
-    core.cleared.forget(core);
+    core.cleared().forget(core);
 }

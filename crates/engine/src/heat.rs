@@ -91,7 +91,7 @@ impl Store {
     /// # Errors
     /// [`Error::TooManySessions`].
     pub fn refill(self: &Arc<Self>) -> Result<Option<Refill>, Error> {
-        let Some(tier) = &self.core().tier else {
+        let Some(tier) = self.core().tier() else {
             return Ok(None);
         };
         let half = refill_bytes(self.core().space.budget.start()) as usize / 2;
@@ -108,7 +108,7 @@ impl Store {
 
     /// Sets the number of keys that a running or future refill will still try.
     pub fn set_refill_left(&self, keys: u64) {
-        if let Some(tier) = &self.core().tier {
+        if let Some(tier) = self.core().tier() {
             tier.figures.refill_left.store(keys, Ordering::Relaxed);
         }
     }
@@ -116,7 +116,7 @@ impl Store {
     /// The refill has ended: segments go to flash in the order of their age again.
     pub fn end_refill(&self) {
         self.set_refill_left(0);
-        if let Some(tier) = &self.core().tier {
+        if let Some(tier) = self.core().tier() {
             for window in &tier.windows {
                 window.kept.store(false, Ordering::Relaxed);
             }
@@ -129,7 +129,7 @@ impl Heat {
     pub const MAX: u8 = HEAT_MAX;
 
     fn tier(core: &Core) -> &Tier {
-        core.tier.as_deref().expect("it was there")
+        core.tier().expect("it was there")
     }
 
     /// A number that changes whenever there may be more to list than before.

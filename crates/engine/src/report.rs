@@ -41,8 +41,7 @@ impl Store {
             writer_stalls: sum(|counters| counters.stalls.load(Ordering::Relaxed)),
             writer_stall_ns: sum(|counters| counters.stall_ns.load(Ordering::Relaxed)),
             flash: core
-                .tier
-                .as_ref()
+                .tier()
                 .map_or_else(FlashStats::default, |tier| tier.statistics()),
             page_bytes: core.space.memory.page_bytes(),
             flipped_bits: core.listeners.damages.flipped_bits(),
@@ -54,7 +53,7 @@ impl Store {
     /// Every byte of the budget, by segment and by purpose.
     pub fn memory_report(&self) -> MemoryReport {
         let core = self.core();
-        let now_ms = core.clock.now_ms();
+        let now_ms = core.clock().now_ms();
         let mut report = MemoryReport {
             index_bytes: core.resources().arena.committed_bytes(),
             index_used_bytes: core.resources().arena.allocated_bytes(),

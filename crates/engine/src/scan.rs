@@ -185,7 +185,7 @@ impl<'s> Walks<'_, 's> {
         let entries = pin.entries();
         let (mut warm, mut cold): (Vec<Slot>, Vec<Slot>) = Default::default();
         let mut lacking: Option<Lacking> = None;
-        let has_tier = pin.core().tier.is_some();
+        let has_tier = pin.core().tier().is_some();
         if let Err(error) = pin.core().slots().check(view, bucket) {
             return Err(Lacking {
                 error,

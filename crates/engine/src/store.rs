@@ -197,7 +197,7 @@ impl Store {
 
     /// True if segments may go to a flash device.
     pub fn has_flash(&self) -> bool {
-        self.core.tier.is_some()
+        self.core.tier().is_some()
     }
 
     /// The hard budget, in bytes, as it was last set.
@@ -561,7 +561,7 @@ impl Store {
     /// As [`Guard::remove`](crate::Guard::remove); the keys are found again later.
     pub fn remove_doubted(self: &Arc<Self>) -> Result<bool, Error> {
         let core = self.core();
-        let keys = core.clock.take_doubted(core.log.as_deref(), &core.space);
+        let keys = core.clock().take_doubted(core.log.as_deref(), &core.space);
         if keys.is_empty() {
             return Ok(false);
         }

@@ -257,7 +257,7 @@ impl Context {
     /// Demotes a segment instead of cleaning, if memory needs it. At most every other step while
     /// cleaning is needed too.
     fn demotes(&mut self, core: &Core) -> bool {
-        let (Some(demotion), Some(tier)) = (core.demotion(), &core.tier) else {
+        let (Some(demotion), Some(tier)) = (core.demotion(), core.tier()) else {
             return false;
         };
         let others = tier.is_short()
@@ -308,7 +308,7 @@ impl Context {
 
     fn select_to_clean(&mut self, core: &Core, evict: bool, tally: &Tally) -> Vec<u32> {
         if self.may_wait(core)
-            && let Some(tier) = &core.tier
+            && let Some(tier) = core.tier()
             && tier.is_short()
         {
             let cold = select(core, self.seat.node(), evict, true, self.plain.rounds(true));
@@ -336,13 +336,13 @@ impl Context {
     /// True if hollow segments on flash should be cleaned now, and this context may wait for the
     /// device.
     pub(super) fn may_clean_hollow(&self, core: &Core) -> bool {
-        let tier = core.tier.as_deref();
+        let tier = core.tier();
         self.may_wait(core) && tier.is_some_and(|tier| tier.wants_hollow())
     }
 
     /// The search found no hollow segment. True if cleaning is needed for another reason.
     pub(super) fn has_more_than_hollow(&self, core: &Core) -> bool {
-        if let Some(tier) = &core.tier {
+        if let Some(tier) = core.tier() {
             tier.background_reads.note_hollow(false); // until the next search
         }
         is_short(core, self.seat.node()) || core.need().flash_wants_cleaning()
@@ -454,7 +454,7 @@ impl Context {
                 let candidate = Candidate::new(core, index, location, entry, unindexed);
                 *place = Some(candidate.with_source(source));
             } else {
-                core.cleared
+                core.cleared()
                     .meet(&core.space, &entry, location, self.seat.counters(core));
             }
         }
@@ -562,7 +562,7 @@ impl Context {
         let expires_at_ms = candidate.entry.expires_at_ms;
         // While segments are being loaded, an expired object still keeps older ones away.
         let may_expire = expires_at_ms != 0 && !core.is_loading();
-        if may_expire && core.clock.may_forget(&candidate.entry) {
+        if may_expire && core.clock().may_forget(&candidate.entry) {
             return self.drop_entry(core, candidate, me, Departure::Expired);
         }
         let evict = current.evict;

@@ -33,7 +33,7 @@ unsafe fn look<'a>(
     // SAFETY: as the caller promises.
     let bytes: &'a [u8] = unsafe { std::slice::from_raw_parts(core.space.at(location), length) };
     let entry = entry::parse_again(bytes).ok()?;
-    let now_ms = core.clock.now_ms();
+    let now_ms = core.clock().now_ms();
     let has_expired = entry.expires_at_ms != 0 && is_expired(entry.expires_at_ms, now_ms);
     if has_expired && !has_bug(Bug::ExpiresUnverified) {
         entry::parse(bytes).ok()?;
@@ -62,8 +62,8 @@ fn expire_segment(core: &Core, window: u32, warmed: bool, seat: Seat) {
     let start = core.space.offset_of(window);
     let mut at = start + SEGMENT_HEADER_BYTES;
     let mut waiting = segment.waiting_expiry();
-    let mut expiries = Expiries::new(core.clock.now_ms());
-    let believed_ms = core.clock.believed_ms();
+    let mut expiries = Expiries::new(core.clock().now_ms());
+    let believed_ms = core.clock().believed_ms();
     let incarnation = segment.incarnation();
     // There is damage: lengths that are not verified lead astray.
     let mut verifies_all = false;
@@ -88,7 +88,7 @@ fn expire_segment(core: &Core, window: u32, warmed: bool, seat: Seat) {
                 }
                 (verifies_all, at) = (true, start + SEGMENT_HEADER_BYTES);
                 waiting = segment.waiting_expiry();
-                expiries = Expiries::new(core.clock.now_ms());
+                expiries = Expiries::new(core.clock().now_ms());
                 continue;
             };
             at += entry.padded_bytes;
@@ -96,7 +96,7 @@ fn expire_segment(core: &Core, window: u32, warmed: bool, seat: Seat) {
             if entry.expires_at_ms == 0 {
                 continue;
             }
-            let has_expired = is_expired(entry.expires_at_ms, core.clock.now_ms());
+            let has_expired = is_expired(entry.expires_at_ms, core.clock().now_ms());
             if !has_expired || core.space.is_undurable(location) {
                 waiting.note(entry.padded_bytes, entry.expires_at_ms);
                 expiries.note(entry.expires_at_ms, entry.padded_bytes);
@@ -104,14 +104,14 @@ fn expire_segment(core: &Core, window: u32, warmed: bool, seat: Seat) {
                 let candidate = Candidate::new(core, index, location, entry, false);
                 if drop_expired(core, &candidate, believed_ms, counters, seat.me()) == Some(false) {
                     waiting.note(entry.padded_bytes, entry.expires_at_ms);
-                    expiries.note(core.clock.now_ms(), entry.padded_bytes);
+                    expiries.note(core.clock().now_ms(), entry.padded_bytes);
                 }
             }
         }
         if usable && at >= end {
-            let again_ms = core.clock.now_ms() + 1000;
+            let again_ms = core.clock().now_ms() + 1000;
             segment.reset_expiry(&seen, &waiting, again_ms);
-            if let (Some(tier), true) = (&core.tier, warmed) {
+            if let (Some(tier), true) = (core.tier(), warmed) {
                 tier.set_due(window, &expiries);
             }
         }
@@ -134,7 +134,7 @@ fn drop_expired(
     let (table, key) = (TableId(candidate.entry.table), candidate.entry.key);
     if !is_expired(candidate.entry.expires_at_ms, believed_ms) {
         candidate.find()?;
-        core.clock.note_doubted(table, key);
+        core.clock().note_doubted(table, key);
         return Some(false);
     }
     let dropped = candidate.drop_from_index(core, counters, me);

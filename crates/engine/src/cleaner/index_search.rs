@@ -42,7 +42,7 @@ impl IndexSearch {
         if waited.look(now) <= patience(core) {
             return Ok(true);
         }
-        core.cleaners.pacer.note_index_vain(core.clock.now_ms());
+        core.cleaners.pacer.note_index_vain(core.clock().now_ms());
         Err(core.out_of_memory())
     }
 }
@@ -51,7 +51,7 @@ impl IndexSearch {
 /// writers of a thread wait one after the other.
 fn patience(core: &Core) -> Duration {
     let vain_ms = core.cleaners.pacer.index_vain_ms();
-    if vain_ms > 0 && core.clock.now_ms().abs_diff(vain_ms) < VAIN_FOR_MS {
+    if vain_ms > 0 && core.clock().now_ms().abs_diff(vain_ms) < VAIN_FOR_MS {
         STUCK_DEVICE_AGAIN
     } else {
         WAIT_MAX

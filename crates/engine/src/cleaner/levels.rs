@@ -62,10 +62,7 @@ impl Load {
         let used = core
             .segment_bytes_committed()
             .saturating_sub(waiting as u64 + promoted);
-        let on_flash = core
-            .tier
-            .as_ref()
-            .map_or(0, |tier| tier.statistics().used_bytes);
+        let on_flash = core.tier().map_or(0, |tier| tier.statistics().used_bytes);
         let (disk_segments, disk_segments_max) = log.swaps().room();
         Load {
             used_part: used as f64 / budget,
@@ -124,7 +121,7 @@ impl Context {
         } else {
             load.decide(true)
         };
-        let flash_is_short = core.tier.as_ref().is_some_and(|tier| tier.is_short());
+        let flash_is_short = core.tier().is_some_and(|tier| tier.is_short());
         let combine = (work == Work::Combine || flash_is_short) && !loading;
         let goal = if evict { Goal::Evict } else { Goal::Free };
         if combine && self.begin_pass(core, log, tally, goal) {
@@ -276,7 +273,7 @@ impl Context {
         all_dead: bool,
     ) -> Option<()> {
         let counters = self.seat.counters(core);
-        core.cleared
+        core.cleared()
             .meet(&core.space, &candidate.entry, candidate.location, counters); // cleared::K1
         let doubt = match all_dead {
             true => Doubt::None,

@@ -132,7 +132,7 @@ impl Cleaner {
                 core.cleaners.note_idle_look();
                 let now = core.actors.log_time();
                 let idle = std::mem::replace(&mut self.log_time, now) == now;
-                let long = idle && !self.waits_to_expire && !core.cleared.is_pending();
+                let long = idle && !self.waits_to_expire && !core.cleared().is_pending();
                 core.cleaners.nap(if long { IDLE_NAP } else { NAP });
             }
         }
@@ -167,7 +167,7 @@ impl Cleaner {
 
     /// A step of counting the entries that clears left (`cleared`). False: nothing to do now.
     fn count_cleared(&self, core: &Core) -> bool {
-        self.number == 0 && core.cleared.has_any() && cleared::count(core, &core.cleaners.lock(0))
+        self.number == 0 && core.cleared().has_any() && cleared::count(core, &core.cleaners.lock(0))
     }
 
     /// Backs a free window before a head needs it, unless a cleaner could free such memory instead.
@@ -181,7 +181,7 @@ impl Cleaner {
     }
 
     fn keep_house(&mut self, core: &Core) {
-        core.clock.watch(core.log.as_deref(), &core.space);
+        core.clock().watch(core.log.as_deref(), &core.space);
         core.watch_flash();
         core.need().watch_live_size();
         core.space.tend_scarcity();
@@ -228,10 +228,10 @@ impl Cleaner {
         if core.is_loading() {
             return;
         }
-        let now_ms = core.clock.now_ms();
+        let now_ms = core.clock().now_ms();
         let started = Instant::now();
         let total = core.space.segments.len();
-        let tier = core.tier.as_deref();
+        let tier = core.tier();
         let mut may_read = tier.is_some_and(|tier| tier.background_reads.are_rested());
         self.waits_to_expire = false;
         self.thorough.tend(refuses_heads(core), total, started);

@@ -423,9 +423,9 @@ impl<'c> Search<'c> {
         // Loaded in the order in which a victim passes through these states.
         let victims = core.cleaners.victims(self.node);
         let (retired, _) = core.space.waiting(self.node);
-        let flash = core.tier.as_ref().map_or(0, |tier| tier.progress());
+        let flash = core.tier().map_or(0, |tier| tier.progress());
         let log = core.log.as_ref().map_or(0, |log| log.progress());
-        let freed = core.cleaners.gain().0 + log + flash + core.cleared.progress();
+        let freed = core.cleaners.gain().0 + log + flash + core.cleared().progress();
         let waited = self.in_vain.time();
         let alone = self.alone;
         if freed != self.freed || (!alone && core.door.is_wanted()) {
@@ -474,7 +474,7 @@ impl<'c> Search<'c> {
     /// Longest wait of a writer while a device completes nothing, if another writer waited in vain.
     fn device_patience(&self) -> Duration {
         let (core, purpose) = (self.core, self.purpose);
-        let flash = core.tier.as_ref().map(|tier| tier.progress());
+        let flash = core.tier().map(|tier| tier.progress());
         let disk = core.log.as_ref().map(|log| log.progress());
         // Cleaning may find room for a removal without flash, but not without the disk.
         let is_stuck = core.cleaners.pacer.flash_stuck.stands(flash)
@@ -493,7 +493,7 @@ impl<'c> Search<'c> {
         if waited <= STUCK_AFTER {
             return; // the device may only be slow
         }
-        if let Some(tier) = &core.tier
+        if let Some(tier) = core.tier()
             && core.need().waits_for_flash()
         {
             core.cleaners.pacer.flash_stuck.note(tier.progress());
@@ -532,7 +532,7 @@ impl<'c> Search<'c> {
             || log.swaps().is_at_work() && !core.disk_has_room(self.purpose)
             || segments
                 .filter(|(_, segment)| segment.is_closed())
-                .any(|(window, _)| match &core.tier {
+                .any(|(window, _)| match core.tier() {
                     None => !log.is_victim_to_be(window),
                     // A window that is held and written waits for flash, not for the disk.
                     Some(_) => !log.may_leave_memory(window),

@@ -78,7 +78,7 @@ fn select_emptier(
     fruitless: &mut Fruitless,
 ) -> Vec<u32> {
     let now = core.actors.log_time();
-    let now_ms = core.clock.believed_ms(); // core::doubt::DC3
+    let now_ms = core.clock().believed_ms(); // core::doubt::DC3
     let segment_bytes = core.space.segment_bytes() as u64;
     let mut candidates: Vec<(f64, u32)> = Vec::new();
     let mut with_dead: Vec<(f64, u32)> = Vec::new();
@@ -168,7 +168,7 @@ pub fn select_hollow_on_disk(core: &Core, log: &Log, node: usize) -> Vec<u32> {
 
 /// True if the window's bytes are readable on flash, or are in memory, as `on_flash` demands.
 fn is_where(core: &Core, window: u32, on_flash: bool) -> bool {
-    match &core.tier {
+    match core.tier() {
         Some(tier) => tier.is_cold(window as usize) == on_flash && !tier.is_bad(window as usize),
         None => !on_flash,
     }
@@ -207,8 +207,7 @@ fn closed_windows<'a>(core: &'a Core, log: &'a Log, node: usize) -> impl Iterato
             && log.is_victim_to_be(*window)
             && (with_cold || !core.is_cold(*window))
             && !core
-                .tier
-                .as_ref()
+                .tier()
                 .is_some_and(|tier| tier.is_bad(*window as usize))
     })
 }
@@ -223,7 +222,7 @@ fn settled_windows(core: &Core, log: &Log, node: usize) -> Vec<u32> {
 
 /// Claims segments to compact: those that free the most bytes per copied byte.
 pub fn select_memory(core: &Core, log: &Log, node: usize) -> Vec<u32> {
-    let now_ms = core.clock.believed_ms();
+    let now_ms = core.clock().believed_ms();
     let mut total = 0;
     let mut candidates: Vec<(f64, u32)> = Vec::new();
     // A segment on flash takes no memory, and a whole slot, however short it is.
@@ -259,7 +258,7 @@ pub fn select_disk(
     oldest_first: bool,
     rounds: &mut Rounds,
 ) -> Vec<u32> {
-    let (now, now_ms) = (core.actors.log_time(), core.clock.believed_ms());
+    let (now, now_ms) = (core.actors.log_time(), core.clock().believed_ms());
     let segment_bytes = core.space.segment_bytes() as u64;
     let mut candidates: Vec<DiskCandidate> = Vec::new();
     for window in settled_windows(core, log, node) {
@@ -397,7 +396,7 @@ fn select_to_merge(core: &Core, log: &Log, node: usize, room: u64) -> Vec<u32> {
     if log.swaps().has_room(Purpose::Head) {
         return Vec::new();
     }
-    let now_ms = core.clock.believed_ms();
+    let now_ms = core.clock().believed_ms();
     let mut candidates: Vec<Mergeable> = settled_windows(core, log, node)
         .into_iter()
         .map(|window| Mergeable {

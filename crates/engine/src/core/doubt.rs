@@ -221,7 +221,7 @@ mod tests {
         }
         wall_ms.fetch_add(60_000, Ordering::Relaxed);
         for key in [b"a", b"b"] {
-            store.core().clock.note_doubted(T, key);
+            store.core().clock().note_doubted(T, key);
         }
         assert!(store.flip_bits(T, b"a", &[8 * 40, 8 * 77 + 3]));
         assert_eq!(store.remove_doubted(), Err(Error::Damaged));

@@ -50,10 +50,10 @@ const LIVE_PART_MAX: f64 = 0.98;
 pub struct Core {
     /// Behaviour at the memory limit. Relaxed: it decides about each entry and each write alone.
     evicts: AtomicBool,
-    pub clock: DoubtedClock,
+    clock: DoubtedClock,
     pub space: Space,
     /// The windows whose bytes are on flash; `None`: all are in memory.
-    pub tier: Option<Box<Tier>>,
+    tier: Option<Box<Tier>>,
     arena: Arena,
     pub door: Door,
     pub tables: Tables,
@@ -63,7 +63,7 @@ pub struct Core {
     overhead: u64,
     /// `None`: the store is memory alone.
     pub log: Option<Box<Log>>,
-    pub cleared: Cleared,
+    cleared: Cleared,
     pub listeners: Listeners,
     /// No version that is given in this run is lower (load::R11). Set before sessions are used, so
     /// Relaxed.
@@ -151,6 +151,24 @@ impl Core {
             bytes,
             minimum: (taken + STORE_BYTES_MIN).next_multiple_of(MIB),
         })
+    }
+
+    /// The clock by which objects expire.
+    #[inline(always)]
+    pub fn clock(&self) -> &DoubtedClock {
+        &self.clock
+    }
+
+    /// The windows whose bytes are on flash; `None`: all are in memory.
+    #[inline(always)]
+    pub fn tier(&self) -> Option<&Tier> {
+        self.tier.as_deref()
+    }
+
+    /// The entries that clears have left to be counted.
+    #[inline(always)]
+    pub fn cleared(&self) -> &Cleared {
+        &self.cleared
     }
 
     pub fn resources(&self) -> Resources<'_> {

@@ -54,7 +54,7 @@ fn check_lower(core: &Core, bytes: u64) -> Result<(), Error> {
     let live_bytes = core.actors.live_bytes();
     let alive = live_bytes.saturating_sub(core.expired_bytes());
     if !core.is_cache() && alive > room(bytes) + core.flash_capacity() {
-        if core.cleared.is_pending() {
+        if core.cleared().is_pending() {
             return Err(Error::BudgetBusy); // it is not known yet how much of it was cleared
         }
         let in_memory = live_bytes.saturating_sub(core.flash_capacity());
@@ -100,11 +100,11 @@ mod tests {
         let core = store.core();
         let context = core.cleaners.lock(0); // so that no cleaner thread counts
         store.clear_table(other).unwrap();
-        assert!(core.cleared.is_pending());
+        assert!(core.cleared().is_pending());
         assert_eq!(store.set_memory(50 * MIB), Err(Error::BudgetBusy));
         store.set_memory(120 * MIB).unwrap(); // whatever was cleared
         drop(context);
-        while core.cleared.is_pending() {
+        while core.cleared().is_pending() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let refused = store.set_memory(50 * MIB);

@@ -251,7 +251,7 @@ impl Store {
             dense: AtomicBool::new(false),
             kept: HashSet::new(),
             kept_from: u64::MAX,
-            now_ms: self.core().clock.now_ms(),
+            now_ms: self.core().clock().now_ms(),
             expired_until_ms: log.options().expired_until_ms,
             kept_part: CACHE_LIVE_PART,
             evicted: Mutex::default(),
@@ -334,7 +334,7 @@ impl Loader {
             segments: self.totals.segments.load(Ordering::Relaxed),
             scanned_bytes: core.cleaners.sum(|tally| &tally.bytes_scanned),
             free_bytes: core.space.budget.free(),
-            flash: core.tier.as_ref().map_or(0, |tier| tier.progress()),
+            flash: core.tier().map_or(0, |tier| tier.progress()),
         }
     }
 
@@ -462,10 +462,10 @@ impl Loader {
         info.note_gone_expiry(last_expiry_ms);
         core.space.cut_tail(window);
         info.set_dead_base(core.actors.dead_in(window));
-        info.set_opened(core.clock.now_ms(), rank * capacity as u64);
+        info.set_opened(core.clock().now_ms(), rank * capacity as u64);
         self.log().adopt_window(window, segment);
         let was_in_memory = segment.0 >= self.kept_from || self.kept.contains(&segment.0);
-        if let (true, Some(tier)) = (was_in_memory, &core.tier) {
+        if let (true, Some(tier)) = (was_in_memory, core.tier()) {
             debug_assert!(info.state() != State::Promoted);
             tier.keep(window); // advice for demotion
         }
@@ -613,7 +613,7 @@ impl Loader {
             for n in 0..nodes {
                 let node = (first + n) % nodes;
                 core.windows().free_retired(node);
-                let now_ms = core.clock.now_ms();
+                let now_ms = core.clock().now_ms();
                 if let Some(window) = core
                     .space
                     .acquire_for_loading(node, length as usize, now_ms)
@@ -658,7 +658,7 @@ impl Loader {
             *patience = Patience::new(self);
             Ok(())
         } else if core.demotion().is_some_and(|it| it.is_writing())
-            || core.tier.as_deref().is_some_and(Tier::has_failed)
+            || core.tier().is_some_and(Tier::has_failed)
         {
             Err(Error::FlashStuck)
         } else {

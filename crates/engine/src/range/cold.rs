@@ -33,7 +33,7 @@ impl ColdSegments {
     /// Finds out where the entry is to which the index points under the pin of `stamp`.
     #[inline]
     pub(super) fn look(&mut self, core: &Core, stamp: u64, location: u64) -> Look {
-        let Some(tier) = &core.tier else {
+        let Some(tier) = core.tier() else {
             return Look::Here;
         };
         let window = core.space.window_of(location);

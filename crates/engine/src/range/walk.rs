@@ -469,7 +469,7 @@ impl Sample {
     /// Samples an entry. Pinned by `stamp`.
     fn look(&mut self, core: &Core, stamp: u64, location: u64) {
         let window = core.space.window_of(location);
-        match &core.tier {
+        match core.tier() {
             Some(tier) if !tier.is_in_memory(window, stamp) => {
                 self.colds += 1;
                 if self.cold.len() < COLD_SAMPLES {

@@ -25,7 +25,7 @@ impl Entries<'_> {
     pub(crate) fn probably_at(&self, location: u64) -> Option<*const u8> {
         let core = self.core();
         let space = &core.space;
-        match &core.tier {
+        match core.tier() {
             None => Some(space.at(location)),
             Some(tier) => tier.probably_at(space, location),
         }
@@ -41,7 +41,7 @@ impl Entries<'_> {
     #[cold]
     pub(crate) fn meet_cold(&self, location: u64, waits: bool) -> Result<(), Error> {
         let (core, holding) = (self.core(), self.holding());
-        let Some(tier) = &core.tier else {
+        let Some(tier) = core.tier() else {
             return Ok(());
         };
         let cold = tier.cold(&core.space, location, self.work().entry_bytes());
@@ -58,7 +58,7 @@ impl Entries<'_> {
     #[cold]
     pub(crate) fn served_copy(&self, slot: Slot, here: InMemory) {
         let core = self.core();
-        let Some(tier) = &core.tier else {
+        let Some(tier) = core.tier() else {
             return;
         };
         let space = &core.space;
@@ -87,7 +87,7 @@ impl Pin<'_> {
     /// # Errors
     /// [`Error::FlashFailed`].
     pub(crate) fn warm_locked(&self) -> Result<(), Error> {
-        if self.core().tier.is_none() {
+        if self.core().tier().is_none() {
             return Ok(());
         }
         let mut places = self.locks().places().iter();
@@ -104,7 +104,7 @@ impl Pin<'_> {
         &self,
         keys: impl IntoIterator<Item = (TableId, KeyHash)>,
     ) -> Result<(), Error> {
-        if !self.is_alone() || self.core().tier.is_none() {
+        if !self.is_alone() || self.core().tier().is_none() {
             return Ok(());
         }
         for (table, hash) in keys {
@@ -123,7 +123,7 @@ impl Pin<'_> {
     /// [`Error::NoSuchTable`].
     pub fn cold(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Option<Cold>, Error> {
         let (core, index) = (self.core(), self.index(table)?);
-        let Some(tier) = &core.tier else {
+        let Some(tier) = core.tier() else {
             return Ok(None);
         };
         let view = index.partition(hash).view();
@@ -196,7 +196,7 @@ impl Session {
 
 fn accept(core: &Core, holding: &Holding, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {
     holding.handed_in.set(true);
-    match &core.tier {
+    match core.tier() {
         Some(tier) => tier.accept(core, holding, cold, bytes),
         None => Ok(Fetched::Gone),
     }

@@ -107,7 +107,7 @@ impl<'s> Pin<'s> {
     #[inline]
     pub(crate) fn now_ms(&self) -> u64 {
         if self.now_ms.get() == 0 {
-            self.now_ms.set(self.core().clock.now_ms());
+            self.now_ms.set(self.core().clock().now_ms());
         }
         self.now_ms.get()
     }

@@ -221,7 +221,7 @@ impl Store {
         let window = log.swaps().written_window(segment);
         let here = window.and_then(|window| {
             let is_here = |tier: &Tier| tier.is_in_memory(window as usize, stamp);
-            let is_here = core.tier.as_deref().is_none_or(is_here);
+            let is_here = core.tier().is_none_or(is_here);
             is_here.then(|| log.copy_of(window, from, to))
         });
         let incarnation = window.map(|window| core.space.segments[window as usize].incarnation());
@@ -615,7 +615,7 @@ impl SideLog {
 fn claim(core: &Core, window: u32) {
     let known = &core.space.segments[window as usize];
     // A cleaner that looked at the window before it was filled may claim it for an instant.
-    let may_be_claimed = || core.tier.is_some() || core.is_held(window);
+    let may_be_claimed = || core.tier().is_some() || core.is_held(window);
     while !known.claim() {
         match known.state() {
             segment::State::Closed => {} // it was given back since

@@ -287,7 +287,7 @@ impl Replay<'_> {
     fn settle_some(&mut self, group: &[Option<Came<'_>>]) -> (usize, Option<Need>) {
         let core = self.core;
         self.cold.look_anew(); // an earlier entry did without them
-        let now_ms = core.clock.now_ms();
+        let now_ms = core.clock().now_ms();
         let lacks_index = |came: &Option<Came<'_>>| {
             let table = came.as_ref().map(|(entry, _)| TableId(entry.table));
             table.is_some_and(|table| !core.prepare_index(table))

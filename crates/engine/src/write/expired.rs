@@ -28,7 +28,7 @@ impl Pin<'_> {
         };
         let (location, entry) = (slot.location(), self.entries().entry_at(here));
         let is_live = self.object(entry).is_some();
-        if is_live || core.space.is_undurable(location) || !core.clock.may_forget(&entry) {
+        if is_live || core.space.is_undurable(location) || !core.clock().may_forget(&entry) {
             return;
         }
         let candidate = Candidate::new(core, index, location, entry, false);

@@ -119,7 +119,7 @@ impl<'s> Appender<'s> {
             pin.work().note_waited();
         }
         // With a tier in any case: segments that leave memory wait for our pin too.
-        if !core.space.release_one(node) || core.tier.is_some() {
+        if !core.space.release_one(node) || core.tier().is_some() {
             self.make_room(pin, Purpose::Head)?;
             core.space.release_one(node);
         }

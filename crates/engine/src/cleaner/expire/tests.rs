@@ -15,7 +15,7 @@ fn an_object_expires_by_a_verified_time_only() {
         })
         .expect("a store");
         let mut session = store.session().expect("a session");
-        let in_a_day = store.core().clock.now_ms() + 86_400_000;
+        let in_a_day = store.core().clock().now_ms() + 86_400_000;
         let mut guard = session.pin();
         let hash = guard.hash(b"key");
         let written = guard.write(T, hash, b"key", b"value", Some(in_a_day));

@@ -132,18 +132,18 @@ impl Need<'_> {
             && (core.cleaners.pacer.evicts_by_force()
                 || self.evicts_from_flash() && self.index_is_large()
                 || core.actors.live_bytes() as f64 > CACHE_LIVE_PART * core.live_limit() as f64
-                    && !core.cleared.is_pending())
+                    && !core.cleared().is_pending())
     }
 
     /// True if this is a cache that evicts entries on flash, and not those in memory.
     pub fn evicts_from_flash(self) -> bool {
-        let tier = self.core.tier.as_deref();
+        let tier = self.core.tier();
         self.core.is_cache() && tier.is_some_and(|tier| !tier.has_failed())
     }
 
     /// True if the tier needs a cleaner thread, to demote or to clean segments on flash.
     pub fn flash_wants_cleaning(self) -> bool {
-        let wants = self.core.tier.as_deref().is_some_and(|tier| {
+        let wants = self.core.tier().is_some_and(|tier| {
             tier.is_short()
                 || (tier.pressure.is_on() && tier.has_room(false))
                 || tier.wants_hollow()
@@ -153,7 +153,7 @@ impl Need<'_> {
 
     /// True if a cache has more on flash than there is room for, or than its index should take.
     pub fn flash_wants_eviction(self) -> bool {
-        let tier = self.core.tier.as_deref();
+        let tier = self.core.tier();
         let is_short = || tier.is_some_and(|tier| tier.is_short() || self.index_is_large());
         self.evicts_from_flash() && is_short()
     }
@@ -163,7 +163,7 @@ impl Need<'_> {
     /// its limit.
     pub fn index_is_large(self) -> bool {
         let core = self.core;
-        let tier = core.tier.as_deref();
+        let tier = core.tier();
         core.arena.allocated_bytes() as f64 > INDEX_PART * core.space.budget.limit() as f64
             || tier.is_some_and(|tier| tier.pressure.is_by_index())
     }
@@ -172,7 +172,7 @@ impl Need<'_> {
     /// memory, and they free none: then only disk asks for them, while memory is not short
     /// (context::C2).
     pub fn may_clean_cold(self, node: usize) -> bool {
-        let tier = self.core.tier.as_deref();
+        let tier = self.core.tier();
         tier.is_some_and(|tier| !tier.has_failed()) || !self.is_low(node)
     }
 

@@ -48,7 +48,7 @@ impl Image {
     /// # Errors
     /// [`Error::FlashFailed`].
     pub(crate) fn read(core: &Core, window: u32, incarnation: u32) -> Result<Option<Image>, Error> {
-        let Some(tier) = &core.tier else {
+        let Some(tier) = core.tier() else {
             return Ok(None);
         };
         let end = core.space.segments[window as usize].appended_bytes() as usize;
@@ -112,7 +112,7 @@ impl Image {
                 mend_image(core, self.window, bytes); // mended::M2
             }
             let Ok(entry) = entry::parse(&bytes[self.at..]) else {
-                if let Some(tier) = &core.tier {
+                if let Some(tier) = core.tier() {
                     tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
                 }
                 return Err(Error::FlashFailed); // mask::F7
@@ -171,7 +171,7 @@ impl Gather {
     ) -> Option<InMemory> {
         let space = &core.space;
         let window = space.window_of(location);
-        let tier = core.tier.as_ref();
+        let tier = core.tier();
         let Some(tier) = tier.filter(|tier| !tier.is_in_memory(window, stamp)) else {
             return Some(InMemory::in_window(space, location));
         };
@@ -254,7 +254,7 @@ impl Gather {
     /// [`Error::FlashFailed`].
     pub(crate) fn fetch(&mut self, core: &Core) -> Result<usize, Error> {
         let mut lacking = std::mem::take(&mut self.lacking);
-        let (Some(tier), Some((first, _))) = (&core.tier, lacking.front().copied()) else {
+        let (Some(tier), Some((first, _))) = (core.tier(), lacking.front().copied()) else {
             return Ok(0);
         };
         let mut held = 0;

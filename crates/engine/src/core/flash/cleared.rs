@@ -216,15 +216,15 @@ fn is_urgent(core: &Core, tier: &Tier) -> bool {
     tier.is_short()
         || core.actors.live_bytes() > core.live_limit()
         || core.need().index_is_large() // a part of the index is held by pending entries
-        || tier.pressure.others_come_first(core.clock.now_ms())
+        || tier.pressure.others_come_first(core.clock().now_ms())
 }
 
 /// A step of counting the entries that clears left. False: nothing to do now.
 pub fn count(core: &Core, context: &Context) -> bool {
-    let Some(set) = core.cleared.next() else {
+    let Some(set) = core.cleared().next() else {
         return false;
     };
-    let tier = core.tier.as_deref();
+    let tier = core.tier();
     let mut walk = set.walk.lock().expect("a walk");
     walk.rests_until = None;
     if let Some(tier) = tier.filter(|_| walk.reads) {
@@ -240,7 +240,7 @@ pub fn count(core: &Core, context: &Context) -> bool {
     }
     if !walk.used {
         drop(walk);
-        core.cleared.remove(&set);
+        core.cleared().remove(&set);
         core.cleaners.wake(); // many segments may be hollow now
         return true;
     }
@@ -249,8 +249,8 @@ pub fn count(core: &Core, context: &Context) -> bool {
     let again = walk.counted || !walk.goes_round;
     let is_stuck = !again && !walk.is_hopeful;
     if set.is_stuck.swap(is_stuck, Ordering::Relaxed) != is_stuck {
-        core.cleared
-            .count(&core.cleared.sets.read().expect("cleared tables"));
+        core.cleared()
+            .count(&core.cleared().sets.read().expect("cleared tables"));
     }
     let rest = VAIN_ROUND_REST * (1 << walk.vain.min(VAIN_ROUNDS_MAX));
     *walk = Walk {
@@ -293,7 +293,7 @@ fn walk_through(core: &Core, seat: Seat, tier: Option<&Tier>, set: &Set, walk: &
                 };
                 if OldViews::take_at(place, slot) {
                     counters.note_dead(window, sound.entry.padded_bytes);
-                    core.cleared.progress.fetch_add(1, Ordering::Relaxed);
+                    core.cleared().progress.fetch_add(1, Ordering::Relaxed);
                     walk.counted = true;
                 }
                 return;
@@ -350,7 +350,7 @@ fn count_warmed(core: &Core, seat: Seat, window: u32) -> bool {
             // is this context's.
             let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
             at += entry.padded_bytes;
-            core.cleared.meet(&core.space, &entry, location, counters);
+            core.cleared().meet(&core.space, &entry, location, counters);
         }
         seat.leave(core);
     }

@@ -46,25 +46,25 @@ pub struct Demotion<'c> {
 impl Core {
     /// Moves segments between memory and flash. `None`: the store has no flash tier.
     pub fn demotion(&self) -> Option<Demotion<'_>> {
-        let tier = self.tier.as_deref()?;
+        let tier = self.tier()?;
         Some(Demotion { core: self, tier })
     }
 
     /// Approximate live bytes of entries whose segments are in memory.
     pub fn live_in_memory(&self) -> u64 {
-        let cold = self.tier.as_ref().map_or(0, |tier| tier.live_bytes());
+        let cold = self.tier().map_or(0, |tier| tier.live_bytes());
         self.actors.live_bytes().saturating_sub(cold)
     }
 
     /// Memory of promoted copies, in bytes.
     pub fn promoted_bytes(&self) -> u64 {
-        let tier = self.tier.as_ref();
+        let tier = self.tier();
         tier.map_or(0, |tier| tier.promoted.bytes())
     }
 
     /// Live bytes that the flash tier may hold.
     pub fn flash_capacity(&self) -> u64 {
-        let tier = self.tier.as_ref();
+        let tier = self.tier();
         tier.map_or(0, |tier| tier.capacity_bytes())
     }
 
@@ -78,7 +78,7 @@ impl Core {
     /// True if a session that is pinned from now on may not find the window's bytes in memory.
     #[inline(always)]
     pub fn is_cold(&self, window: u32) -> bool {
-        let tier = self.tier.as_ref();
+        let tier = self.tier();
         tier.is_some_and(|tier| tier.is_cold(window as usize))
     }
 }
@@ -88,7 +88,7 @@ impl Demotion<'_> {
     /// back.
     pub fn tend_promoted(self, node: usize) {
         let Demotion { core, tier } = self;
-        let (promoted, now_ms) = (&tier.promoted, core.clock.now_ms());
+        let (promoted, now_ms) = (&tier.promoted, core.clock().now_ms());
         let starving = tier.pressure.is_by_others() && !self.can_demote(node);
         if starving || promoted.has_too_much() {
             promoted.give_up(&core.space, core.door.epochs());
@@ -210,7 +210,7 @@ impl Demotion<'_> {
             found.is_some()
         };
         tier.leaving() > 0
-            || core.cleared.is_pending()
+            || core.cleared().is_pending()
             || core.need().flash_wants_eviction()
             || tier.promoted.bytes() > 0
             || tier.has_room(false) && any(&tier.may_leave, &|window| self.may_turn_cold(window))
@@ -229,7 +229,7 @@ impl Demotion<'_> {
 
     /// Requests the demotion of a segment.
     pub fn press(self) {
-        self.tier.pressure.press(self.core.clock.now_ms());
+        self.tier.pressure.press(self.core.clock().now_ms());
     }
 
     /// The index lacks memory for a side log, whose thread may wait: requests the demotion of a
@@ -360,7 +360,7 @@ impl Demotion<'_> {
 
     /// Expiry times of the entries of a closed segment, dead ones included.
     fn expiries_of(self, segment: &Segment, bytes: &[u8]) -> Expiries {
-        let mut expiries = Expiries::new(self.core.clock.now_ms());
+        let mut expiries = Expiries::new(self.core.clock().now_ms());
         let mut at = if segment.expiring_bytes() == 0 {
             bytes.len()
         } else {

@@ -198,7 +198,7 @@ pub(crate) fn locate(
     location: u64,
 ) -> Option<InMemory> {
     let space = &core.space;
-    match &core.tier {
+    match core.tier() {
         None => Some(InMemory::in_window(space, location)),
         Some(tier) => tier.locate(space, stamp(), holding, location),
     }
@@ -216,7 +216,7 @@ pub(crate) fn locate_now(
         if let Some(here) = locate(core, || stamp, holding, location) {
             return Ok(here.at);
         }
-        if let Some(tier) = &core.tier {
+        if let Some(tier) = core.tier() {
             let cold = tier.cold(&core.space, location, GUESS_BYTES_MIN);
             tier.fetch(core, holding, cold)?;
         }
