@@ -1,5 +1,5 @@
-//! The data that sessions and cleaners share: space, heads, indexes, epochs, and the sums over
-//! them.
+//! The data that sessions and cleaners share: space, heads, indexes, epochs, and the limits of what
+//! may be alive.
 
 pub mod actors;
 pub mod cleaning;
@@ -22,8 +22,7 @@ use crate::exclusive::Door;
 use crate::index::arena::Arena;
 use crate::index::{Index, Partition, Resources};
 use crate::log::Log;
-use crate::space::Purpose;
-use crate::space::{SEGMENT_HEADER_BYTES, Space, segment_bytes_of};
+use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space, segment_bytes_of};
 use crate::table::Tables;
 use crate::topology::Topology;
 use crate::{Error, Mode, Options, TableId};
@@ -47,22 +46,29 @@ const LIVE_PART_MIN: u64 = 8;
 /// some dead bytes to find.
 const LIVE_PART_MAX: f64 = 0.98;
 
+/// The shared data of a store. Views of it (`Windows`, `Need`, `Slots`, `Demotion`) do what needs
+/// several of its fields.
 pub struct Core {
     /// Behaviour at the memory limit. Relaxed: it decides about each entry and each write alone.
     evicts: AtomicBool,
     clock: DoubtedClock,
+    /// The memory of segments.
     pub space: Space,
     /// The windows whose bytes are on flash; `None`: all are in memory.
     tier: Option<Box<Tier>>,
+    /// The memory of indexes.
     arena: Arena,
+    /// Those who are inside.
     pub door: Door,
     pub tables: Tables,
+    /// Heads, and the counters of all that change the store.
     pub actors: Actors,
     pub cleaners: Cleaners,
     /// Memory of all structures that exist from the start, in bytes.
     overhead: u64,
     /// `None`: the store is memory alone.
     pub log: Option<Box<Log>>,
+    /// The entries that clears have left to be counted.
     cleared: Cleared,
     pub listeners: Listeners,
     /// No version that is given in this run is lower (load::R11). Set before sessions are used, so
