@@ -54,30 +54,6 @@ impl Draft {
     }
 }
 
-impl Guard<'_> {
-    /// From now on, operations change this draft.
-    pub fn begin_draft(&mut self, draft: Box<Draft>) {
-        self.draft = Some(draft);
-    }
-
-    /// Ends the draft; operations change the store again. `None`: there is no draft.
-    pub fn end_draft(&mut self) -> Option<Box<Draft>> {
-        self.draft.take()
-    }
-
-    /// The draft that its operations change.
-    #[inline]
-    pub fn draft(&self) -> Option<&Draft> {
-        self.draft.as_deref()
-    }
-
-    /// As [`draft`](Self::draft), to be changed.
-    #[inline]
-    pub fn draft_mut(&mut self) -> Option<&mut Draft> {
-        self.draft.as_deref_mut()
-    }
-}
-
 impl Draft {
     /// The number by which the objects of a table will change with it.
     pub fn objects(&self, table: TableId) -> i64 {
@@ -202,14 +178,14 @@ impl Draft {
         (table, hash, key): (TableId, KeyHash, &[u8]),
         decide: &mut dyn FnMut(Option<Object<'_>>, &mut Vec<u8>) -> Decision<'v>,
     ) -> Result<Outcome, Error> {
-        let Some(mut draft) = guard.draft.take() else {
+        let Some(mut draft) = guard.end_draft() else {
             return Err(Error::TryAgain); // the caller has looked
         };
-        let mut scratch = std::mem::take(guard.scratch);
+        let mut scratch = std::mem::take(guard.append.scratch);
         scratch.clear();
         let done = draft.decide(guard, (table, hash, key), &mut scratch, decide);
-        *guard.scratch = scratch;
-        guard.draft = Some(draft);
+        *guard.append.scratch = scratch;
+        guard.begin_draft(draft);
         done
     }
 

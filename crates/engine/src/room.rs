@@ -120,7 +120,7 @@ pub(crate) fn set_room_aside(
     room: Room,
     has_looked: bool,
 ) -> Result<(), Error> {
-    if room == Room::default() || guard.draft.is_some() {
+    if room == Room::default() || guard.draft().is_some() {
         return Ok(());
     }
     let Guard { pin, append, .. } = guard;

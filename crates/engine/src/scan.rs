@@ -114,7 +114,7 @@ impl<'s> Walks<'_, 's> {
         mut show: impl FnMut(Object<'_>),
     ) -> Result<(u64, usize), Error> {
         let guard = self.guard;
-        if let Some(draft) = guard.draft.as_deref()
+        if let Some(draft) = guard.draft()
             && cursor == 0
         {
             draft.show_new(guard.now_ms(), table, &mut show);
@@ -145,7 +145,7 @@ impl<'s> Walks<'_, 's> {
                     }
                     if let Some(object) = guard.pin.object(entry) {
                         shown += 1;
-                        match guard.draft.as_deref() {
+                        match guard.draft() {
                             None => show(object),
                             Some(draft) => draft.show(guard, table, object, &mut show),
                         }

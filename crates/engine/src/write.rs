@@ -112,7 +112,7 @@ impl<'s> Guard<'s> {
         key: &[u8],
         mut decide: impl FnMut(Option<Object<'_>>, &mut Vec<u8>) -> Decision<'v>,
     ) -> Result<Outcome, Error> {
-        if self.draft.is_some() {
+        if self.draft().is_some() {
             return Draft::update(self, (table, hash, key), &mut decide);
         }
         check_key(key)?;
@@ -136,8 +136,8 @@ impl<'s> Guard<'s> {
                 .found
                 .and_then(|(_, _, entry)| self.pin.object(entry));
             let met = Met::new(object, &locked);
-            self.scratch.clear();
-            let decision = decide(object, self.scratch);
+            self.append.scratch.clear();
+            let decision = decide(object, self.append.scratch);
             if let Decision::Keep = decision {
                 return Ok(keep_met(self, (table, index), (hash, key), &locked, met));
             }
@@ -207,7 +207,7 @@ impl<'s> Guard<'s> {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn remove(&mut self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Outcome, Error> {
-        if self.draft.is_some() {
+        if self.draft().is_some() {
             return Draft::update(self, (table, hash, key), &mut |_, _| Decision::Remove);
         }
         let (core, index) = (self.pin.core(), self.pin.index(table)?);
@@ -412,7 +412,7 @@ fn put_met<'s>(
         }
     }
     // The scratch buffer leaves the guard while a value is borrowed from it.
-    let scratch = std::mem::take(guard.scratch);
+    let scratch = std::mem::take(guard.append.scratch);
     let value = new.value.unwrap_or(&scratch);
     let value_bytes = value.len();
     if has_bug(Bug::MarkedBeforeSeen) {
@@ -425,7 +425,7 @@ fn put_met<'s>(
     let put = guard
         .append
         .put_locked(&guard.pin, (table, key), locked, value, new.expires_at_ms);
-    *guard.scratch = scratch;
+    *guard.append.scratch = scratch;
     locked.unlock();
     if let Ok(Put::Done(version)) = put {
         if !has_bug(Bug::MarkedBeforeSeen) {
@@ -517,7 +517,7 @@ fn note_put(
     notes.note_key(&core.listeners.writes, table, key);
     let mut first_now = None;
     if is_typed {
-        first_now = guard.scratch.first().copied();
+        first_now = guard.append.scratch.first().copied();
         notes.note_typed(table, hash, first_now);
     }
     notes.note_gone(table, hash, met.first, first_now);

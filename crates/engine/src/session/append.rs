@@ -24,11 +24,13 @@ pub(crate) struct Appender<'s> {
     purpose: Purpose,
     /// The least version that its next writes give; 0 = any.
     version_at_least: u64,
+    /// The bytes of the value that is being made.
+    pub(crate) scratch: &'s mut Vec<u8>,
 }
 
 impl<'s> Appender<'s> {
     #[inline(always)]
-    pub(super) fn new(head: &'s Head) -> Appender<'s> {
+    pub(super) fn new(head: &'s Head, scratch: &'s mut Vec<u8>) -> Appender<'s> {
         Appender {
             head,
             tail: None,
@@ -36,6 +38,7 @@ impl<'s> Appender<'s> {
             granted: false,
             purpose: Purpose::Head,
             version_at_least: 0,
+            scratch,
         }
     }
 

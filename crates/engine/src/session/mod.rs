@@ -136,17 +136,15 @@ impl Session {
     #[inline(always)]
     fn guard(&mut self, alone: bool) -> Guard<'_> {
         let core = self.store.core();
+        let is_scarce = core.space.reserves.are_scarce();
+        let head = core.actors.head_in_use(self.head, is_scarce);
         let (carried, tables) = (&mut self.carried, &mut self.lock_tables);
         Guard {
             pin: Pin::new(core, self.slot, alone, carried, tables),
-            append: Appender::new(
-                core.actors
-                    .head_in_use(self.head, core.space.reserves.are_scarce()),
-            ),
+            append: Appender::new(head, &mut self.scratch),
             seen: Observed::default(),
             draft: None,
             notes: &mut self.notes,
-            scratch: &mut self.scratch,
         }
     }
 }
@@ -180,9 +178,8 @@ pub struct Guard<'s> {
     pub(crate) append: Appender<'s>,
     pub(crate) seen: Observed,
     /// Its operations change this draft instead of the store.
-    pub(crate) draft: Option<Box<Draft>>,
+    draft: Option<Box<Draft>>,
     pub(crate) notes: &'s mut Notes,
-    pub(crate) scratch: &'s mut Vec<u8>,
 }
 
 /// An entry that a guard has found, and its slot.
@@ -409,6 +406,28 @@ impl<'s> Guard<'s> {
         }))
     }
 
+    /// From now on, operations change this draft.
+    pub fn begin_draft(&mut self, draft: Box<Draft>) {
+        self.draft = Some(draft);
+    }
+
+    /// Ends the draft; operations change the store again. `None`: there is no draft.
+    pub fn end_draft(&mut self) -> Option<Box<Draft>> {
+        self.draft.take()
+    }
+
+    /// The draft that its operations change.
+    #[inline]
+    pub fn draft(&self) -> Option<&Draft> {
+        self.draft.as_deref()
+    }
+
+    /// As [`draft`](Self::draft), to be changed.
+    #[inline]
+    pub fn draft_mut(&mut self) -> Option<&mut Draft> {
+        self.draft.as_deref_mut()
+    }
+
     /// A client begins to read a key. `remember` notes the client for the listener to writes, and
     /// returns whether it was not noted before: then changes of the key before, under this guard or
     /// in its draft, are no news for it. In a draft, only the first read of a key counts.
@@ -502,8 +521,8 @@ impl Drop for Guard<'_> {
         self.notes.tell_written(&core.listeners.writes);
         let wrote = self.append.taken().is_some();
         self.append.let_head_go();
-        if self.scratch.capacity() > SCRATCH_KEPT_MAX {
-            *self.scratch = Vec::new();
+        if self.append.scratch.capacity() > SCRATCH_KEPT_MAX {
+            *self.append.scratch = Vec::new();
         }
         self.pin.end();
         if wrote
