@@ -464,11 +464,7 @@ impl Loader {
         info.set_dead_base(core.actors.dead_in(window));
         info.set_opened(core.clock().now_ms(), rank * capacity as u64);
         self.log().adopt_window(window, segment);
-        let was_in_memory = segment.0 >= self.kept_from || self.kept.contains(&segment.0);
-        if let (true, Some(tier)) = (was_in_memory, core.tier()) {
-            debug_assert!(info.state() != State::Promoted);
-            tier.keep(window); // advice for demotion
-        }
+        self.keep_in_memory(segment, window);
         self.settle_all(&visitor, window, length).map_err(memory)?;
         info.close();
         let totals = &self.totals;
@@ -622,6 +618,16 @@ impl Loader {
                 }
             }
             self.make_room(&mut patience)?;
+        }
+    }
+
+    /// If this segment was in memory before the restart, advises demotion to keep it there.
+    fn keep_in_memory(&self, segment: SegmentId, window: u32) {
+        let core = self.core();
+        let was_there = segment.0 >= self.kept_from || self.kept.contains(&segment.0);
+        if let (true, Some(tier)) = (was_there, core.tier()) {
+            debug_assert!(core.space.segments[window as usize].state() != State::Promoted);
+            tier.keep(window);
         }
     }
 
