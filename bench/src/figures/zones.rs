@@ -13,7 +13,7 @@ use crate::figure::Figure;
 use crate::harness::{
     Bound, Chart, Doing, Failure, Options, Random, Report, Result, Row, Series, Zipf, progress,
 };
-use duramen::internals::{Backups, Bytes, Call, MemberOptions};
+use duramen::internals::{Backups, Bytes, Call, MemberOptions, ToBackups};
 use duramen::{Level, Store};
 use duramen_base::ids::SegmentId;
 use duramen_cluster::placement::{Layout, Member};
@@ -61,38 +61,13 @@ impl Pattern {
     }
 }
 
-/// Messages to the backups.
-enum Event {
-    Call(Box<Call>),
-    Free(BackupId, SegmentId),
-    Sync(BackupId),
-    ControlHead(SegmentId),
-}
-
-struct Net(Mutex<Sender<Event>>);
-
-impl Net {
-    fn push(&self, event: Event) {
-        let sender = self.0.lock().unwrap_or_else(|error| error.into_inner());
-        let _ = sender.send(event); // the cell has ended
-    }
-}
+/// Requests to the backups.
+struct Net(Mutex<Sender<ToBackups>>);
 
 impl Backups for Net {
-    fn send(&self, call: Call) {
-        self.push(Event::Call(Box::new(call)));
-    }
-
-    fn free(&self, backup: BackupId, segment: SegmentId) {
-        self.push(Event::Free(backup, segment));
-    }
-
-    fn sync(&self, backup: BackupId) {
-        self.push(Event::Sync(backup));
-    }
-
-    fn control_head(&self, min_open: SegmentId) {
-        self.push(Event::ControlHead(min_open));
+    fn ask(&self, request: ToBackups) {
+        let sender = self.0.lock().unwrap_or_else(|error| error.into_inner());
+        let _ = sender.send(request); // the cell has ended
     }
 }
 
@@ -200,24 +175,24 @@ impl Disks {
     }
 }
 
-/// Carries out the messages until the cell ends.
-fn serve(store: &Store, events: &Receiver<Event>, disks: &Mutex<Disks>) {
+/// Carries out the requests until the cell ends.
+fn serve(store: &Store, requests: &Receiver<ToBackups>, disks: &Mutex<Disks>) {
     let log = store.log().expect("a member's store has a log");
     let locked = || disks.lock().unwrap_or_else(|error| error.into_inner());
-    while let Ok(event) = events.recv() {
-        match event {
-            Event::Call(call) => {
+    while let Ok(request) = requests.recv() {
+        match request {
+            ToBackups::Write(call) => {
                 let stored = locked().write(&call);
                 stored.expect("a simulated backup takes all that it is sent");
                 log.answered(call.send.ticket, Ok(call.level));
             }
-            Event::Free(backup, segment) => {
+            ToBackups::Free(backup, segment) => {
                 locked().replicas.remove(&(backup, segment));
                 log.freed(backup, segment);
             }
-            Event::Sync(backup) => log.synced(backup),
-            Event::ControlHead(SegmentId::NONE) => return,
-            Event::ControlHead(min_open) => log.control_head_noted(min_open),
+            ToBackups::Sync(backup) => log.synced(backup),
+            ToBackups::ControlHead(SegmentId::NONE) => return,
+            ToBackups::ControlHead(min_open) => log.control_head_noted(min_open),
         }
     }
 }
@@ -305,7 +280,7 @@ impl Load<'_> {
 }
 
 fn run(setting: Setting) -> Result<Cell> {
-    let (sender, events) = channel();
+    let (sender, requests) = channel();
     let net = Arc::new(Net(Mutex::new(sender)));
     let mut options = duramen::Options::memory(setting.log_bytes / 4 * 5);
     options.level = Level::Synced;
@@ -334,7 +309,7 @@ fn run(setting: Setting) -> Result<Cell> {
     let objects = setting.log_bytes * setting.percent / 100 / entry_bytes as u64;
     std::thread::scope(|scope| {
         let (its_store, its_disks) = (&store, &disks);
-        scope.spawn(move || serve(its_store, &events, its_disks));
+        scope.spawn(move || serve(its_store, &requests, its_disks));
         let mut load = Load {
             store: &store,
             disks: &disks,
@@ -352,7 +327,7 @@ fn run(setting: Setting) -> Result<Cell> {
         };
         let traffic = writes();
         let tombstone_bytes = store.engine().stats().tombstone_bytes;
-        net.push(Event::ControlHead(SegmentId::NONE)); // ends `serve`
+        net.ask(ToBackups::ControlHead(SegmentId::NONE)); // ends `serve`
         Ok::<_, Failure>((traffic?, tombstone_bytes))
     })
     .map(|(traffic, tombstone_bytes)| {

@@ -2,7 +2,7 @@
 //! no part of the embedded API.
 
 pub use crate::accepted::{Losses, accept, losses};
-pub use crate::durable::{Backups, Bytes, Call, Repair, RepairStep};
+pub use crate::durable::{Backups, Bytes, Call, Repair, RepairStep, ToBackups};
 pub use crate::member::MemberOptions;
 pub use crate::restart::{MemberDisk, member_disk};
 pub use crate::salvage::{Lost, Salvaged, salvage};

@@ -1,11 +1,11 @@
 //! The connection of a member's store to its backups and to the coordinator.
 //!
-//! The store puts wishes into a [`Queue`], from any thread. [`Remote`] turns them into requests,
+//! The store puts its requests into a [`Queue`], from any thread. [`Remote`] sends them to servers,
 //! repeats unanswered ones, and interprets the answers.
 //!
 //! **Invariants**
-//! - Q1: a wish's request is repeated until it is answered, or its backup is lost: the rules wait
-//!   for one of the two. It is not repeated while its connection [moves](Remote::moving) something
+//! - Q1: a request is repeated until it is answered, or its backup is lost: the rules wait for one
+//!   of the two. It is not repeated while its connection [moves](Remote::moving) something
 //!   for it: the repetitions would fill a slow link.
 //! - Q2: an answer counts once, and only for the request that is still open: the request that
 //!   follows from an answer has another name.
@@ -40,7 +40,7 @@ mod pace;
 mod silence;
 
 use crate::requests::{PeerCall, PeerRequest, Token};
-use duramen::internals::{Backups, Bytes, Call};
+use duramen::internals::{Backups, Bytes, Call, ToBackups};
 use duramen_base::ids::{Level, SegmentId, ServerId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
@@ -54,7 +54,7 @@ use pace::Paces;
 pub(crate) use pace::{SLOW_US, Slow};
 use silence::{Need, Silence};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A request without an answer is repeated when nothing has moved for it for this time.
 const PATIENCE_US: u64 = 500_000;
@@ -71,17 +71,9 @@ const PROBE_BYTES: usize = 64 << 10;
 /// The request waits for its turn (Q7).
 const NOT_YET: u64 = u64::MAX;
 
-/// A wish of the store.
-enum Wish {
-    Call(Call),
-    Free(BackupId, SegmentId),
-    Sync(BackupId),
-    ControlHead(SegmentId),
-}
-
-/// The queue of the store's wishes.
+/// The queue of the store's requests.
 pub(crate) struct Queue {
-    wishes: Mutex<Vec<Wish>>,
+    requests: Mutex<Vec<ToBackups>>,
     /// Called after a push.
     wake: Arc<dyn Fn() + Send + Sync>,
 }
@@ -89,38 +81,24 @@ pub(crate) struct Queue {
 impl Queue {
     pub fn new(wake: Arc<dyn Fn() + Send + Sync>) -> Queue {
         Queue {
-            wishes: Mutex::default(),
+            requests: Mutex::default(),
             wake,
         }
     }
 
-    fn push(&self, wish: Wish) {
-        let mut wishes = self.wishes.lock().unwrap_or_else(PoisonError::into_inner);
-        wishes.push(wish);
-        drop(wishes);
-        (self.wake)();
+    fn lock(&self) -> MutexGuard<'_, Vec<ToBackups>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Vec<Wish> {
-        std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
+    fn take(&self) -> Vec<ToBackups> {
+        std::mem::take(&mut *self.lock())
     }
 }
 
 impl Backups for Queue {
-    fn send(&self, call: Call) {
-        self.push(Wish::Call(call));
-    }
-
-    fn free(&self, backup: BackupId, segment: SegmentId) {
-        self.push(Wish::Free(backup, segment));
-    }
-
-    fn sync(&self, backup: BackupId) {
-        self.push(Wish::Sync(backup));
-    }
-
-    fn control_head(&self, min_open: SegmentId) {
-        self.push(Wish::ControlHead(min_open));
+    fn ask(&self, request: ToBackups) {
+        self.lock().push(request);
+        (self.wake)();
     }
 }
 
@@ -243,24 +221,24 @@ impl Remote {
         calls.chain(head).min().unwrap_or(u64::MAX)
     }
 
-    /// Takes the wishes, and sends the due requests.
+    /// Takes the store's requests, and sends those that are due.
     pub fn poll(
         &mut self,
         now_us: u64,
         out: &mut Vec<PeerRequest>,
     ) -> Option<(Token, ToCoordinator)> {
-        let wishes = self.queue.take();
+        let requests = self.queue.take();
         if self.ended {
             return None; // Q6
         }
-        for wish in wishes {
-            match wish {
-                Wish::Call(call) => self.wished(now_us, call),
-                Wish::Free(backup, segment) => {
+        for request in requests {
+            match request {
+                ToBackups::Write(call) => self.call(now_us, call),
+                ToBackups::Free(backup, segment) => {
                     self.open(now_us, backup, Request::Free(segment));
                 }
-                Wish::Sync(backup) => self.open(now_us, backup, Request::Sync),
-                Wish::ControlHead(min_open) => {
+                ToBackups::Sync(backup) => self.open(now_us, backup, Request::Sync),
+                ToBackups::ControlHead(min_open) => {
                     let known = self.head.map_or(SegmentId::NONE, |(known, _)| known);
                     self.head = Some((min_open.max(known), now_us));
                 }
@@ -270,7 +248,7 @@ impl Remote {
         let is_over =
             |open: &Open| matches!(open.request, Request::Renew(_)) && open.sent_us.is_some();
         self.calls
-            .retain(|_, open| open.due_us > now_us || !is_over(open)); // the owner of the wish sends a new request
+            .retain(|_, open| open.due_us > now_us || !is_over(open)); // `Leases` sends a new request
         self.begin_copies(now_us);
         for (call, open) in &mut self.calls {
             if open.due_us <= now_us {
@@ -366,7 +344,7 @@ impl Remote {
         self.calls.insert(PeerCall::Replication(self.next), open);
     }
 
-    fn wished(&mut self, now_us: u64, call: Call) {
+    fn call(&mut self, now_us: u64, call: Call) {
         let send = call.send;
         if send.kind == Kind::Control {
             let newest = self.controls.entry(send.backup).or_default();

@@ -20,7 +20,7 @@ use repair::Repairs;
 pub(crate) use commit::{Commit, LOCAL};
 pub(crate) use cut::Cut;
 pub(crate) use remote::Remote;
-pub use remote::{Backups, Bytes, Call};
+pub use remote::{Backups, Bytes, Call, ToBackups};
 pub use repair::{Repair, RepairStep};
 pub(crate) use scrub::Scrub;
 

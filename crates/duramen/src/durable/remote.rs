@@ -64,19 +64,25 @@ pub struct Call {
     pub bytes: Bytes,
 }
 
-/// The connection to a member's backups and to its coordinator. Nothing here blocks or fails: a
-/// call is repeated until it is answered through [`LogWriter`](crate::writer::LogWriter), or the
-/// backup is lost.
-pub trait Backups: std::marker::Send + Sync {
+/// A request of a member's log. Each one is repeated until it is answered by the named method of
+/// [`LogWriter`](crate::writer::LogWriter), or the backup is lost.
+#[derive(Clone, Debug)]
+pub enum ToBackups {
     /// → [`LogWriter::answered`](crate::writer::LogWriter::answered)
-    fn send(&self, call: Call);
-    /// → [`LogWriter::freed`](crate::writer::LogWriter::freed)
-    fn free(&self, backup: BackupId, segment: SegmentId);
-    /// Syncs all data of this log there. → [`LogWriter::synced`](crate::writer::LogWriter::synced)
-    fn sync(&self, backup: BackupId);
-    /// Makes the coordinator record that no older control segment counts. →
+    Write(Call),
+    /// The backup may drop its replica. → [`LogWriter::freed`](crate::writer::LogWriter::freed)
+    Free(BackupId, SegmentId),
+    /// Sync all data of this log there. → [`LogWriter::synced`](crate::writer::LogWriter::synced)
+    Sync(BackupId),
+    /// To the coordinator: record that no older control segment counts. →
     /// [`LogWriter::control_head_noted`](crate::writer::LogWriter::control_head_noted)
-    fn control_head(&self, min_open: SegmentId);
+    ControlHead(SegmentId),
+}
+
+/// The connection to a member's backups and to its coordinator.
+pub trait Backups: std::marker::Send + Sync {
+    /// Neither blocks nor fails.
+    fn ask(&self, request: ToBackups);
 }
 
 /// The replicas of a member's log: the connection to its backups.
@@ -161,7 +167,7 @@ impl Flight {
 }
 
 impl Commit {
-    /// A backup has ended a sync that was requested with [`Backups::sync`].
+    /// A backup has ended a sync that was requested with [`ToBackups::Sync`].
     pub fn synced(&mut self, backup: BackupId) {
         if self.flight.syncing.remove(&backup) {
             self.master.segments_mut().sync_ends(backup);
@@ -300,7 +306,7 @@ impl Durable {
             for backup in master.replicas().unsynced_backups() {
                 if flight.syncing.insert(backup) {
                     master.segments_mut().sync_begins(backup);
-                    remote.backups.sync(backup);
+                    remote.backups.ask(ToBackups::Sync(backup));
                 }
             }
         } else {
@@ -316,9 +322,13 @@ impl Durable {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send(send) => self.send(commit, remote, send),
-                Effect::Free { backup, segment } => remote.backups.free(backup, segment),
+                Effect::Free { backup, segment } => {
+                    remote.backups.ask(ToBackups::Free(backup, segment));
+                }
                 Effect::Swapped { swap } => commit.swapped.push(swap),
-                Effect::ControlHead { min_open } => remote.backups.control_head(min_open),
+                Effect::ControlHead { min_open } => {
+                    remote.backups.ask(ToBackups::ControlHead(min_open));
+                }
             }
         }
         commit.effects = effects;
@@ -347,12 +357,12 @@ impl Durable {
             Some(level) if !orders => level,
             _ => Level::Synced,
         };
-        remote.backups.send(Call {
+        remote.backups.ask(ToBackups::Write(Call {
             log: remote.log,
             send,
             level,
             bytes,
-        });
+        }));
     }
 
     /// No copy of a segment's bytes is left. If it is a survivor of a pass whose Swap is not

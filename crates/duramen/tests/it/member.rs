@@ -1,7 +1,7 @@
 //! A member's store over backups on real disks: a recovery finds all acknowledged writes, whatever
 //! backups were lost, and in whatever order answers came; with threads and without.
 
-use duramen::internals::{Backups, Bytes, Call, MemberOptions, Position};
+use duramen::internals::{Backups, Bytes, Call, MemberOptions, Position, ToBackups};
 use duramen::{Level, Options, Store};
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Chunk, Error, Geometry, Group, Identity, Mode, ReplicaId};
@@ -24,51 +24,28 @@ const T: TableId = TableId::DEFAULT;
 const LOG: u64 = 1 << 32 | 9;
 const MEMORY: u64 = 64 << 20;
 
-/// Messages in flight to the backups and to the coordinator.
-enum Event {
-    Call(Call),
-    Free(BackupId, SegmentId),
-    Sync(BackupId),
-    ControlHead(SegmentId),
-}
-
+/// Requests in flight to the backups and to the coordinator.
 #[derive(Default)]
 struct Net {
-    events: Mutex<Vec<Event>>,
+    requests: Mutex<Vec<ToBackups>>,
 }
 
 impl Net {
-    fn push(&self, event: Event) {
-        self.events.lock().unwrap().push(event);
-    }
-
     /// A random one, or the oldest.
-    fn take(&self, random: Option<&mut Random>) -> Option<Event> {
-        let mut events = self.events.lock().unwrap();
-        let count = events.len();
+    fn take(&self, random: Option<&mut Random>) -> Option<ToBackups> {
+        let mut requests = self.requests.lock().unwrap();
+        let count = requests.len();
         match random {
             _ if count == 0 => None,
-            Some(random) => Some(events.swap_remove(random.index(count))),
-            None => Some(events.remove(0)),
+            Some(random) => Some(requests.swap_remove(random.index(count))),
+            None => Some(requests.remove(0)),
         }
     }
 }
 
 impl Backups for Net {
-    fn send(&self, call: Call) {
-        self.push(Event::Call(call));
-    }
-
-    fn free(&self, backup: BackupId, segment: SegmentId) {
-        self.push(Event::Free(backup, segment));
-    }
-
-    fn sync(&self, backup: BackupId) {
-        self.push(Event::Sync(backup));
-    }
-
-    fn control_head(&self, min_open: SegmentId) {
-        self.push(Event::ControlHead(min_open));
+    fn ask(&self, request: ToBackups) {
+        self.requests.lock().unwrap().push(request);
     }
 }
 
@@ -148,18 +125,18 @@ impl Cluster {
         self.backups.get(&id).filter(|_| !is_lost)
     }
 
-    /// Executes one event, as the servers would.
-    fn handle(&self, event: Event) {
+    /// Executes one request, as the servers would.
+    fn handle(&self, request: ToBackups) {
         let log = self.store.log().unwrap();
-        match event {
-            Event::Call(call) => {
+        match request {
+            ToBackups::Write(call) => {
                 let Some(backup) = self.up(call.send.backup) else {
                     return;
                 };
                 let (ticket, answer) = (call.send.ticket, self.execute(backup, &call));
                 log.answered(ticket, answer);
             }
-            Event::Free(backup, segment) => {
+            ToBackups::Free(backup, segment) => {
                 if let Some(disk) = self.up(backup) {
                     match disk.free_of(ReplicaId { log: LOG, segment }) {
                         Ok(()) | Err(Error::UnknownSegment { .. }) => {}
@@ -168,13 +145,13 @@ impl Cluster {
                     log.freed(backup, segment);
                 }
             }
-            Event::Sync(backup) => {
+            ToBackups::Sync(backup) => {
                 if let Some(disk) = self.up(backup) {
                     disk.sync().unwrap();
                     log.synced(backup);
                 }
             }
-            Event::ControlHead(min_open) => {
+            ToBackups::ControlHead(min_open) => {
                 *self.noted.lock().unwrap() = min_open;
                 log.control_head_noted(min_open);
             }
@@ -267,7 +244,7 @@ impl Cluster {
         self.store.log().unwrap().backup_lost(id);
     }
 
-    /// Executes events, in any order, until `done` or nothing is left.
+    /// Executes requests, in any order, until `done` or nothing is left.
     fn settle(&self, random: &mut Random, mut done: impl FnMut() -> bool) {
         for _ in 0..100_000 {
             if done() {
@@ -275,10 +252,10 @@ impl Cluster {
             }
             while self.store.background_step().unwrap() {}
             match self.net.take(Some(random)) {
-                Some(event) => self.handle(event),
+                Some(request) => self.handle(request),
                 None => {
                     self.store.log().unwrap().forgive();
-                    if self.net.events.lock().unwrap().is_empty() && done() {
+                    if self.net.requests.lock().unwrap().is_empty() && done() {
                         return;
                     }
                     self.store.log().unwrap().try_commit_here(Level::Synced);
@@ -347,17 +324,17 @@ impl Cluster {
     }
 }
 
-/// Cleans some segments, and executes all events, those that follow from them too.
+/// Cleans some segments, and executes all requests, those that follow from them too.
 fn clean(cluster: &Cluster, random: &mut Random) {
     cluster.store.engine().clean_step(8 << 20);
     for _ in 0..10_000 {
         while cluster.store.background_step().unwrap() {}
         match cluster.net.take(Some(random)) {
-            Some(event) => cluster.handle(event),
+            Some(request) => cluster.handle(request),
             None => {
                 let log = cluster.store.log().unwrap();
                 log.try_commit_here(Level::Synced);
-                if cluster.net.events.lock().unwrap().is_empty() {
+                if cluster.net.requests.lock().unwrap().is_empty() {
                     return;
                 }
             }
@@ -366,7 +343,7 @@ fn clean(cluster: &Cluster, random: &mut Random) {
     panic!("it does not end");
 }
 
-/// Writes one key, and executes events until it is acknowledged.
+/// Writes one key, and executes requests until it is acknowledged.
 fn write(cluster: &Cluster, random: &mut Random, n: u64, value: &[u8]) -> Vec<u8> {
     let key = format!("key {}", n % 97).into_bytes();
     let mut session = cluster.store.engine().session().unwrap();
@@ -423,7 +400,7 @@ fn acknowledged_writes_are_recovered_whatever_was_lost_without_threads() {
         let log = cluster.store.log().unwrap();
         for _ in 0..50 {
             cluster.settle(&mut random, || {
-                cluster.net.events.lock().unwrap().is_empty()
+                cluster.net.requests.lock().unwrap().is_empty()
             });
             log.try_commit_here(Level::Synced);
         }
@@ -496,11 +473,11 @@ fn buffered_writes_are_synced_when_somebody_asks() {
         log.try_commit_here(Level::Buffered);
         let mut turns = 0;
         while log.reached(&position) < Level::Buffered {
-            let event = cluster
+            let request = cluster
                 .net
                 .take(Some(&mut random))
                 .expect("something is on its way");
-            cluster.handle(event);
+            cluster.handle(request);
             turns += 1;
             assert!(turns < 1000, "{}", log.describe());
         }
@@ -530,8 +507,8 @@ fn scenario_26_a_fenced_master_acknowledges_nothing() {
     let position = guard.order().take_position();
     drop(guard);
     log.try_commit_here(Level::Synced);
-    while let Some(event) = cluster.net.take(None) {
-        if let Event::Call(call) = event {
+    while let Some(request) = cluster.net.take(None) {
+        if let ToBackups::Write(call) = request {
             log.answered(call.send.ticket, Err(Rejection::Fenced));
         }
     }
@@ -549,7 +526,7 @@ fn writers_on_threads_are_acknowledged_while_a_backup_is_lost() {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     match cluster.net.take(None) {
-                        Some(event) => cluster.handle(event),
+                        Some(request) => cluster.handle(request),
                         None => std::thread::yield_now(),
                     }
                 }
@@ -610,13 +587,13 @@ fn a_survivor_that_lost_all_its_replicas_before_its_swap_is_written_again() {
     let mut holders = BTreeSet::new();
     while holders.len() < 3 || side.unwritten() > 0 {
         while cluster.store.background_step().unwrap() {}
-        let event = cluster.net.take(None).expect("a survivor is on its way");
-        if let Event::Call(call) = &event
+        let request = cluster.net.take(None).expect("a survivor is on its way");
+        if let ToBackups::Write(call) = &request
             && call.send.kind == Kind::Survivor
         {
             holders.insert(call.send.backup);
         }
-        cluster.handle(event);
+        cluster.handle(request);
         while cluster.store.background_step().unwrap() {}
     }
     assert!(!commit.is_durable());
@@ -651,22 +628,22 @@ fn a_pass_whose_survivor_lost_all_its_replicas_ends() {
         n += 1;
     }
     let (mut written, mut others) = (BTreeMap::<_, BTreeSet<BackupId>>::new(), Vec::new());
-    while let Some(event) = cluster.net.take(None) {
-        match event {
-            Event::Call(call) if call.send.kind == Kind::Survivor => {
+    while let Some(request) = cluster.net.take(None) {
+        match request {
+            ToBackups::Write(call) if call.send.kind == Kind::Survivor => {
                 let holders = written.entry(call.send.segment).or_default();
                 holders.insert(call.send.backup);
-                cluster.handle(Event::Call(call));
+                cluster.handle(ToBackups::Write(call));
                 while cluster.store.background_step().unwrap() {}
             }
-            event => others.push(event),
+            request => others.push(request),
         }
     }
     assert_eq!(log.flip_survivors(0), 0, "all of them are written");
     let (survivor, holders) = written.pop_first().expect("a survivor");
     assert_eq!(holders.len(), 3);
     holders.iter().for_each(|holder| cluster.lose(*holder));
-    others.into_iter().for_each(|event| cluster.handle(event));
+    others.into_iter().for_each(|request| cluster.handle(request));
     // A pass may take it only after its own Swap (swap::D3).
     engine.relocate(survivor);
     for _ in 0..200 {
@@ -696,11 +673,11 @@ fn damaged_write(cluster: &Cluster, flips: [&dyn Fn(); 2]) -> Position {
         |call: &Call| call.send.kind == Kind::Head && call.send.from < call.send.certificate.length;
     for _ in 0..1000 {
         match cluster.net.take(None).expect("a write is on its way") {
-            Event::Call(call) if is_data(&call) => {
+            ToBackups::Write(call) if is_data(&call) => {
                 log.answered(call.send.ticket, Err(Rejection::Damaged));
                 return position;
             }
-            event => cluster.handle(event),
+            request => cluster.handle(request),
         }
     }
     panic!("nothing is sent");
@@ -771,13 +748,13 @@ fn a_flipped_bit_in_the_copy_of_a_survivor_costs_one_more_copy() {
         while cluster.store.background_step().unwrap() {}
         n += 1;
     }
-    let calls = std::mem::take(&mut *cluster.net.events.lock().unwrap());
-    for event in calls {
-        match event {
-            Event::Call(call) if call.send.kind == Kind::Survivor => {
+    let calls = std::mem::take(&mut *cluster.net.requests.lock().unwrap());
+    for request in calls {
+        match request {
+            ToBackups::Write(call) if call.send.kind == Kind::Survivor => {
                 log.answered(call.send.ticket, Err(Rejection::Damaged));
             }
-            event => cluster.handle(event),
+            request => cluster.handle(request),
         }
     }
     cluster.settle(&mut random, || log.flip_survivors(0) == 0);

@@ -5,7 +5,7 @@ mod lost;
 use super::*;
 use crate::owned::Owned;
 use crate::servers::members;
-use duramen::internals::{Backups, Call, MemberOptions};
+use duramen::internals::{Backups, MemberOptions, ToBackups};
 use duramen_base::ids::{KeyRange, Level};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_base::waits;
@@ -25,10 +25,7 @@ const ID: RunId = (RecoveryId(5), 0);
 struct Nobody;
 
 impl Backups for Nobody {
-    fn send(&self, _: Call) {}
-    fn free(&self, _: BackupId, _: SegmentId) {}
-    fn sync(&self, _: BackupId) {}
-    fn control_head(&self, _: SegmentId) {}
+    fn ask(&self, _: ToBackups) {}
 }
 
 fn store() -> Arc<Store> {

@@ -11,7 +11,7 @@ const HOLDER: BackupId = BackupId(7);
 fn with_write(kind: Kind, certified: &[u8], bytes: &[u8]) -> Remote {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let remote = Remote::new(ME, 1 << 20, queue.clone());
-    queue.send(Call {
+    queue.ask(ToBackups::Write(Call {
         log: ME.number(),
         send: Send {
             ticket: Ticket(1),
@@ -27,7 +27,7 @@ fn with_write(kind: Kind, certified: &[u8], bytes: &[u8]) -> Remote {
         },
         level: Level::Synced,
         bytes: Bytes::Here(bytes.into()),
-    });
+    }));
     remote
 }
 
@@ -103,7 +103,7 @@ fn copies(count: u64) -> (Remote, Vec<PeerRequest>) {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());
     for n in 1..=count {
-        queue.send(Call {
+        queue.ask(ToBackups::Write(Call {
             log: ME.number(),
             send: Send {
                 ticket: Ticket(n),
@@ -119,7 +119,7 @@ fn copies(count: u64) -> (Remote, Vec<PeerRequest>) {
             },
             level: Level::Synced,
             bytes: Bytes::At(vec![HOLDER, BackupId(9)]),
-        });
+        }));
     }
     let mut asked = Vec::new();
     remote.poll(0, &mut asked);
@@ -184,7 +184,7 @@ fn a_copy_that_does_not_end_holds_up_the_others_for_a_while_only() {
 fn silent_after(every_us: u64, hears_others: bool) -> Option<usize> {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());
-    queue.sync(HOLDER);
+    queue.ask(ToBackups::Sync(HOLDER));
     (0..100).find(|asked| {
         let now_us = 10_000_000 + every_us * *asked as u64;
         if hears_others {
@@ -215,7 +215,7 @@ fn an_answer_ends_the_silence_and_a_lost_backup_is_probed() {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());
     let (mut asked, mut events) = (Vec::new(), Vec::new());
-    queue.sync(HOLDER);
+    queue.ask(ToBackups::Sync(HOLDER));
     for n in 0..20 {
         remote.heard(n * PATIENCE_US);
         remote.poll(n * PATIENCE_US, &mut asked);
@@ -249,7 +249,7 @@ fn an_answer_ends_the_silence_and_a_lost_backup_is_probed() {
 fn a_request_is_not_repeated_while_its_connection_moves() {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());
-    queue.sync(HOLDER);
+    queue.ask(ToBackups::Sync(HOLDER));
     let asked = polled(&mut remote, 0);
     let mut now_us = 0;
     for _ in 0..100 {
@@ -303,7 +303,7 @@ fn a_backup_that_grants_no_lease_is_silent_although_its_connection_moves() {
 fn recipe_answered(answer: Option<PeerAnswer>, at_us: u64) -> (Vec<PeerRequest>, Vec<RemoteEvent>) {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());
-    queue.send(Call {
+    queue.ask(ToBackups::Write(Call {
         log: ME.number(),
         send: Send {
             ticket: Ticket(1),
@@ -322,7 +322,7 @@ fn recipe_answered(answer: Option<PeerAnswer>, at_us: u64) -> (Vec<PeerRequest>,
             recipe: b"recipe"[..].into(),
             bytes: b"survivor"[..].into(),
         },
-    });
+    }));
     let (mut asked, mut events) = (polled(&mut remote, 0), Vec::new());
     let answer = answer.map(|answer| (answer, Slice::default()));
     remote.answered(at_us, asked[0].call, answer, &mut events);
