@@ -109,17 +109,17 @@ struct Disks {
 
 impl Disks {
     fn write(&mut self, call: &Call) -> std::result::Result<(), String> {
-        let send = &call.send;
-        let at = (send.backup, send.segment);
-        let is_cleaning = send.kind == Kind::Survivor;
+        let write = &call.write;
+        let at = (call.to, write.segment);
+        let is_cleaning = write.kind == Kind::Survivor;
         let bytes: Vec<u8> = match &call.bytes {
             Bytes::Here(bytes) => bytes.to_vec(),
             Bytes::Built { recipe, bytes } => {
                 self.traffic.network += recipe.len() as u64;
                 self.traffic.built += 1;
-                let built = self.build(send.backup, bytes, recipe)?;
-                if Certificate::of(&built) != send.certificate {
-                    return Err(format!("survivor {} is built wrongly", send.segment));
+                let built = self.build(call.to, bytes, recipe)?;
+                if Some(Certificate::of(&built)) != write.certificate {
+                    return Err(format!("survivor {} is built wrongly", write.segment));
                 }
                 built
             }
@@ -129,13 +129,13 @@ impl Disks {
             self.traffic.written += bytes.len() as u64;
             if matches!(call.bytes, Bytes::Here(_)) {
                 self.traffic.network += bytes.len() as u64;
-                self.traffic.sent += u64::from(send.open);
+                self.traffic.sent += u64::from(write.open);
             }
         }
         let (replica, is_first) = self.replicas.entry(at).or_default();
-        replica.truncate(send.from as usize);
+        replica.truncate(write.offset as usize);
         replica.extend_from_slice(&bytes);
-        *is_first |= send.primary;
+        *is_first |= write.primary;
         Ok(())
     }
 
@@ -184,7 +184,7 @@ fn serve(store: &Store, requests: &Receiver<ToBackups>, disks: &Mutex<Disks>) {
             ToBackups::Write(call) => {
                 let stored = locked().write(&call);
                 stored.expect("a simulated backup takes all that it is sent");
-                log.answered(call.send.ticket, Ok(call.level));
+                log.answered(call.ticket, Ok(call.write.level));
             }
             ToBackups::Free(backup, segment) => {
                 locked().replicas.remove(&(backup, segment));

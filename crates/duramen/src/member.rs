@@ -7,7 +7,7 @@ use crate::load::Loaded;
 use crate::writer::LogWriter;
 use crate::{Error, Options, Store};
 use crate::{control, restart};
-use duramen_base::ids::{Level, SegmentId};
+use duramen_base::ids::{Level, SegmentId, ServerId};
 use duramen_cluster::placement::{Layout, Member};
 use duramen_cluster::replication::{BackupId, Config, Found, Master, Placed, Rejection, Ticket};
 use duramen_engine::LogOptions;
@@ -99,7 +99,8 @@ impl Store {
         };
         let master = Master::new(config, control::new_state(), &[], &[]);
         let remote = Remote {
-            log: options.log,
+            log: ServerId::from_number(options.log),
+            segment_bytes: options.segment_bytes,
             replicas: options.replicas,
             backups: options.backups,
             hints: Hints::new(&store, &engine, options.log).filter(|_| threads),

@@ -148,7 +148,7 @@ impl Life {
         let keeper = backup.map(|backup| Box::new(BackupService::new(backup, config, now_us)));
         let life = Life {
             store: store.clone(),
-            remote: Remote::new(server, settings.segment_bytes, queue),
+            remote: Remote::new(server, queue),
             leases: Leases::new(settings.read_lease_ms, until),
             recoveries: Recoveries::new(node.ahead_bytes / 2, KeyHasher::new(settings.hash_seed)),
             migrations: Migrations::default(),

@@ -48,7 +48,7 @@ use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
-    CoordinatorAnswer, Peer, PeerAnswer, Refusal, ToCoordinator, WriteReplica,
+    CoordinatorAnswer, Peer, PeerAnswer, Refusal, ToCoordinator,
 };
 use pace::Paces;
 pub(crate) use pace::{SLOW_US, Slow};
@@ -126,28 +126,9 @@ pub(crate) enum RemoteEvent {
 }
 
 enum Request {
-    Write {
-        ticket: Ticket,
-        write: WriteReplica,
-        payload: Slice,
-    },
-    /// As `Write`; the backup builds the bytes from the recipe, or is sent them.
-    Build {
-        ticket: Ticket,
-        write: WriteReplica,
-        recipe: Slice,
-        bytes: Slice,
-    },
-    /// The bytes of `write`, from the last of `holders`.
-    Fetch {
-        ticket: Ticket,
-        write: WriteReplica,
-        certificate: Certificate,
-        target: BackupId,
-        holders: Vec<BackupId>,
-        /// Holders that did not have them.
-        failed: Vec<BackupId>,
-    },
+    /// Its bytes; the recipe by which the backup builds them; or the request for them to one of
+    /// their holders, if they are not here.
+    Call(Call),
     Free(SegmentId),
     Sync,
     Probe,
@@ -155,14 +136,14 @@ enum Request {
 }
 
 impl Request {
+    fn is_build(&self) -> bool {
+        matches!(self, Request::Call(call) if matches!(call.bytes, Bytes::Built { .. }))
+    }
+
     /// The work of the backup that has failed if there is no answer (Q8).
     fn need(&self) -> Option<Need> {
         match self {
-            Request::Write { .. }
-            | Request::Build { .. }
-            | Request::Fetch { .. }
-            | Request::Free(_)
-            | Request::Sync => Some(Need::Disk),
+            Request::Call(_) | Request::Free(_) | Request::Sync => Some(Need::Disk),
             Request::Renew(_) => Some(Need::Lease),
             Request::Probe => None,
         }
@@ -183,7 +164,6 @@ struct Open {
 /// The connection to backups and coordinator; see the module.
 pub(crate) struct Remote {
     log: ServerId,
-    segment_bytes: u32,
     queue: Arc<Queue>,
     calls: BTreeMap<PeerCall, Open>,
     /// The newest control segment that was sent to each backup.
@@ -198,10 +178,9 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    pub fn new(log: ServerId, segment_bytes: u32, queue: Arc<Queue>) -> Remote {
+    pub fn new(log: ServerId, queue: Arc<Queue>) -> Remote {
         Remote {
             log,
-            segment_bytes,
             queue,
             calls: BTreeMap::new(),
             controls: BTreeMap::new(),
@@ -345,57 +324,19 @@ impl Remote {
     }
 
     fn call(&mut self, now_us: u64, call: Call) {
-        let send = call.send;
-        if send.kind == Kind::Control {
-            let newest = self.controls.entry(send.backup).or_default();
-            *newest = (*newest).max(send.segment);
+        if call.write.kind == Kind::Control {
+            let newest = self.controls.entry(call.to).or_default();
+            *newest = (*newest).max(call.write.segment);
         }
-        let write = WriteReplica {
-            log: self.log,
-            segment: send.segment,
-            kind: send.kind,
-            epoch: send.epoch,
-            offset: send.from,
-            certificate: (send.certificate.length > 0).then_some(send.certificate),
-            open: send.open,
-            close: send.close,
-            primary: send.primary,
-            level: call.level,
-            capacity: self.segment_bytes,
-        };
-        let ticket = send.ticket;
-        match call.bytes {
-            Bytes::Here(payload) => {
-                let request = Request::Write {
-                    ticket,
-                    write,
-                    payload,
-                };
-                self.open(now_us, send.backup, request);
+        match &call.bytes {
+            Bytes::Here(_) | Bytes::Built { .. } => {
+                self.open(now_us, call.to, Request::Call(call));
             }
-            Bytes::Built { recipe, bytes } => {
-                let request = Request::Build {
-                    ticket,
-                    write,
-                    recipe,
-                    bytes,
-                };
-                self.open(now_us, send.backup, request);
-            }
-            Bytes::At(mut holders) => {
-                holders.reverse(); // the last one is asked
-                let Some(holder) = holders.last().copied() else {
+            Bytes::At(holders) => {
+                let Some(first) = holders.first().copied() else {
                     return; // the rules give no holder only if they know none
                 };
-                let request = Request::Fetch {
-                    ticket,
-                    write,
-                    certificate: send.certificate,
-                    target: send.backup,
-                    holders,
-                    failed: Vec::new(),
-                };
-                self.open_copy(NOT_YET, holder, request, None);
+                self.open_copy(NOT_YET, first, Request::Call(call), None);
             }
         }
     }
@@ -433,14 +374,16 @@ impl Remote {
         };
         let (answer, payload) = match answer {
             Some((PeerAnswer::Fenced, _)) => {
-                if let Request::Write { ticket, .. } | Request::Build { ticket, .. } = open.request
+                if let Request::Call(call) = open.request
+                    && !matches!(call.bytes, Bytes::At(_))
                 {
-                    events.push(RemoteEvent::Answered(ticket, Err(Rejection::Fenced)));
+                    let fenced = Err(Rejection::Fenced);
+                    events.push(RemoteEvent::Answered(call.ticket, fenced));
                 }
                 return events.push(RemoteEvent::Fenced);
             }
             None | Some((PeerAnswer::Refused(Refusal::NotReady { .. } | Refusal::NotUp(_)), _)) => {
-                let is_build = matches!(open.request, Request::Build { .. });
+                let is_build = open.request.is_build();
                 let is_late = open.sent_us.is_some_and(|sent| sent + BUILD_US <= now_us);
                 if is_build && (is_late || answer.is_none()) {
                     return self.send_whole(now_us, open, events); // it may not know recipes
@@ -454,8 +397,7 @@ impl Remote {
         if let Some(need) = open.request.need() {
             self.silence.answered(open.to, need);
         }
-        let is_build = matches!(open.request, Request::Build { .. });
-        if is_build && matches!(answer, PeerAnswer::Bad { .. }) {
+        if open.request.is_build() && matches!(answer, PeerAnswer::Bad { .. }) {
             return self.send_whole(now_us, open, events);
         }
         self.conclude(now_us, open, (answer, payload), events);
@@ -471,34 +413,27 @@ impl Remote {
     ) {
         let (to, sent_us) = (open.to, open.sent_us.unwrap_or(0));
         match (open.request, answer) {
-            (Request::Write { ticket, write, .. }, PeerAnswer::Stored { level, leased }) => {
-                if write.level >= Level::Synced && open.copy_us.is_none() {
+            (Request::Call(call), answer) if matches!(call.bytes, Bytes::At(_)) => {
+                let bytes = matches!(answer, PeerAnswer::Segment).then_some(payload);
+                self.fetched(now_us, to, (call, open.copy_us), bytes, events);
+            }
+            (Request::Call(call), PeerAnswer::Stored { level, leased }) => {
+                let is_sent = matches!(call.bytes, Bytes::Here(_)) && open.copy_us.is_none();
+                if is_sent && call.write.level >= Level::Synced {
                     self.paces.stored(now_us, to, now_us - sent_us);
                 }
-                if leased && write.kind == Kind::Control {
+                if leased && call.write.kind == Kind::Control {
                     events.push(RemoteEvent::Granted(to, sent_us));
                 }
-                events.push(RemoteEvent::Answered(ticket, Ok(level)));
+                events.push(RemoteEvent::Answered(call.ticket, Ok(level)));
             }
-            (Request::Build { ticket, .. }, PeerAnswer::Stored { level, .. }) => {
-                events.push(RemoteEvent::Answered(ticket, Ok(level)));
-            }
-            (
-                Request::Write { ticket, .. } | Request::Build { ticket, .. },
-                PeerAnswer::Busy | PeerAnswer::Full,
-            ) => {
-                events.push(RemoteEvent::Answered(ticket, Err(Rejection::Busy)));
+            (Request::Call(call), PeerAnswer::Busy | PeerAnswer::Full) => {
+                events.push(RemoteEvent::Answered(call.ticket, Err(Rejection::Busy)));
             }
             // Q11: the backup is well, the bytes are not.
-            (Request::Write { ticket, .. }, PeerAnswer::Bad { .. })
-                if !has_bug(Bug::DamageLosesBackups) =>
-            {
+            (Request::Call(call), PeerAnswer::Bad { .. }) if !has_bug(Bug::DamageLosesBackups) => {
                 events.push(RemoteEvent::Damaged(to));
-                events.push(RemoteEvent::Answered(ticket, Err(Rejection::Damaged)));
-            }
-            (fetch @ Request::Fetch { .. }, answer) => {
-                let bytes = matches!(answer, PeerAnswer::Segment).then_some(payload);
-                self.fetched(now_us, fetch, open.copy_us, bytes, events);
+                events.push(RemoteEvent::Answered(call.ticket, Err(Rejection::Damaged)));
             }
             (Request::Free(segment), PeerAnswer::Freed | PeerAnswer::Unknown) => {
                 events.push(RemoteEvent::Freed(to, segment));
@@ -511,14 +446,7 @@ impl Remote {
                 events.push(RemoteEvent::Granted(to, sent_us))
             }
             (Request::Renew(_), _) => {} // no lease from that holder
-            (
-                Request::Write { .. }
-                | Request::Build { .. }
-                | Request::Free(_)
-                | Request::Sync
-                | Request::Probe,
-                _,
-            ) => {
+            (Request::Call(_) | Request::Free(_) | Request::Sync | Request::Probe, _) => {
                 events.push(RemoteEvent::Lost(to));
             }
         }
@@ -526,76 +454,57 @@ impl Remote {
 
     /// Q10: the bytes of a survivor take the place of its recipe.
     fn send_whole(&mut self, now_us: u64, build: Open, events: &mut Vec<RemoteEvent>) {
-        let to = build.to;
-        let Request::Build {
+        let Request::Call(Call {
             ticket,
+            to,
             write,
-            bytes: payload,
-            ..
-        } = build.request
+            bytes: Bytes::Built { bytes, .. },
+        }) = build.request
         else {
             unreachable!("only called with one");
         };
-        events.push(RemoteEvent::RecipeRefused(payload.len() as u64));
-        let request = Request::Write {
+        events.push(RemoteEvent::RecipeRefused(bytes.len() as u64));
+        let call = Call {
             ticket,
+            to,
             write,
-            payload,
+            bytes: Bytes::Here(bytes),
         };
-        self.open(now_us, to, request);
+        self.open(now_us, to, Request::Call(call));
     }
 
-    /// The bytes of a closed segment have arrived, or this holder does not have them.
+    /// This holder has sent the bytes of a closed segment, or does not have them.
     fn fetched(
         &mut self,
         now_us: u64,
-        fetch: Request,
-        copy_us: Option<u64>,
+        holder: BackupId,
+        (call, copy_us): (Call, Option<u64>),
         bytes: Option<Slice>,
         events: &mut Vec<RemoteEvent>,
     ) {
-        let Request::Fetch {
-            ticket,
-            write,
-            certificate,
-            target,
-            mut holders,
-            mut failed,
-        } = fetch
-        else {
+        let Bytes::At(holders) = &call.bytes else {
             unreachable!("only called with one");
         };
-        let good = bytes.filter(|bytes| Certificate::of(bytes) == certificate); // Q4
-        let (to, request) = match good {
+        let certificate = call.write.certificate;
+        let good = bytes.filter(|bytes| Some(Certificate::of(bytes)) == certificate); // Q4
+        let (to, call) = match good {
             Some(bytes) => {
-                let payload = bytes.part(write.offset as usize..bytes.len());
-                let request = Request::Write {
-                    ticket,
-                    write,
-                    payload,
-                };
-                (target, request)
+                let payload = bytes.part(call.write.offset as usize..bytes.len());
+                let bytes = Bytes::Here(payload);
+                (call.to, Call { bytes, ..call })
             }
             None => {
-                failed.extend(holders.pop());
-                let Some(next) = holders.last().copied() else {
+                let mut others = holders.iter().skip_while(|other| **other != holder);
+                let Some(next) = others.nth(1).copied() else {
                     // The rules ask again, with the holders at that time.
-                    events.push(RemoteEvent::NotFetched(ticket, failed));
-                    return;
+                    let failed = holders.clone();
+                    return events.push(RemoteEvent::NotFetched(call.ticket, failed));
                 };
-                let request = Request::Fetch {
-                    ticket,
-                    write,
-                    certificate,
-                    target,
-                    holders,
-                    failed,
-                };
-                (next, request)
+                (next, call)
             }
         };
         let due_us = copy_us.map_or(NOT_YET, |_| now_us); // a holder was lost before its turn
-        self.open_copy(due_us, to, request, copy_us);
+        self.open_copy(due_us, to, Request::Call(call), copy_us);
     }
 
     /// The answer of the coordinator; `None`: it was not reached.
@@ -629,11 +538,8 @@ impl Remote {
         self.silence.forget(backup);
         self.paces.forget(backup);
         let concerned = |open: &Open| {
-            let target = match open.request {
-                Request::Fetch { target, .. } => target,
-                _ => open.to,
-            };
-            open.to == backup || target == backup
+            let is_call = matches!(&open.request, Request::Call(call) if call.to == backup);
+            open.to == backup || is_call
         };
         let calls: Vec<PeerCall> = self
             .calls
@@ -643,11 +549,10 @@ impl Remote {
             .collect();
         for call in calls {
             let open = self.calls.remove(&call).expect("it was just seen");
-            match open.request {
-                Request::Fetch { target, .. } if target != backup => {
-                    self.fetched(now_us, open.request, open.copy_us, None, events);
-                }
-                _ => {}
+            if let Request::Call(call) = open.request
+                && call.to != backup
+            {
+                self.fetched(now_us, backup, (call, open.copy_us), None, events);
             }
         }
     }
@@ -663,18 +568,14 @@ impl Remote {
 
 fn question(log: ServerId, request: &Request) -> (Peer, Slice) {
     let question = match request {
-        Request::Write { write, payload, .. } => {
-            return (Peer::WriteReplica(*write), payload.clone());
-        }
-        Request::Build { write, recipe, .. } => {
-            return (Peer::BuildReplica(*write), recipe.clone());
-        }
-        Request::Fetch {
-            write, certificate, ..
-        } => Peer::ReadSegment {
-            log,
-            segment: write.segment,
-            certificate: *certificate,
+        Request::Call(Call { write, bytes, .. }) => match bytes {
+            Bytes::Here(payload) => return (Peer::WriteReplica(*write), payload.clone()),
+            Bytes::Built { recipe, .. } => return (Peer::BuildReplica(*write), recipe.clone()),
+            Bytes::At(_) => Peer::ReadSegment {
+                log,
+                segment: write.segment,
+                certificate: write.certificate.expect("bytes that others have are certified"),
+            },
         },
         Request::Free(segment) => Peer::FreeReplicas {
             log,

@@ -21,13 +21,14 @@
 use super::{Commit, Durable};
 use crate::hints::Hints;
 use crate::{DiskState, Error};
-use duramen_base::ids::{Level, SegmentId};
-use duramen_cluster::replication::{BackupId, Effect, Master, Send};
+use duramen_base::ids::{Level, SegmentId, ServerId};
+use duramen_cluster::replication::{BackupId, Effect, Master, Send, Ticket};
 use duramen_engine::{Piece, Swap};
 use duramen_format::certificate::Certificate;
 use duramen_format::mend;
 use duramen_format::segment::Kind;
 use duramen_wire::native::Slice;
+use duramen_wire::native::message::WriteReplica;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,14 +54,12 @@ pub enum Bytes {
     At(Vec<BackupId>),
 }
 
-/// A call to a backup. Repeated until it is answered, or the backup is lost.
+/// A write to a backup: a [`Send`] of the rules, with its bytes.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// The log id.
-    pub log: u64,
-    pub send: Send,
-    /// Level that it must reach before the answer.
-    pub level: Level,
+    pub ticket: Ticket,
+    pub to: BackupId,
+    pub write: WriteReplica,
     pub bytes: Bytes,
 }
 
@@ -87,8 +86,8 @@ pub trait Backups: std::marker::Send + Sync {
 
 /// The replicas of a member's log: the connection to its backups.
 pub(crate) struct Remote {
-    /// The log id.
-    pub log: u64,
+    pub log: ServerId,
+    pub segment_bytes: u32,
     pub replicas: usize,
     pub backups: Arc<dyn Backups>,
     /// Only with a flash tier.
@@ -357,10 +356,23 @@ impl Durable {
             Some(level) if !orders => level,
             _ => Level::Synced,
         };
-        remote.backups.ask(ToBackups::Write(Call {
+        let write = WriteReplica {
             log: remote.log,
-            send,
+            segment: send.segment,
+            kind: send.kind,
+            epoch: send.epoch,
+            offset: send.from,
+            certificate: (send.certificate.length > 0).then_some(send.certificate),
+            open: send.open,
+            close: send.close,
+            primary: send.primary,
             level,
+            capacity: remote.segment_bytes,
+        };
+        remote.backups.ask(ToBackups::Write(Call {
+            ticket: send.ticket,
+            to: send.backup,
+            write,
             bytes,
         }));
     }

@@ -12,6 +12,7 @@ use duramen_cluster::control::State;
 use duramen_cluster::placement::{Layout, Member};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_engine::{Relocation, SidePlan, TableId};
+use duramen_format::certificate::Certificate;
 use duramen_format::entry::{self, Kind as EntryKind, NewObject};
 use duramen_format::recipe::{self, Build};
 use duramen_format::segment::{HEADER_BYTES, Header, Kind};
@@ -130,10 +131,10 @@ impl Cluster {
         let log = self.store.log().unwrap();
         match request {
             ToBackups::Write(call) => {
-                let Some(backup) = self.up(call.send.backup) else {
+                let Some(backup) = self.up(call.to) else {
                     return;
                 };
-                let (ticket, answer) = (call.send.ticket, self.execute(backup, &call));
+                let (ticket, answer) = (call.ticket, self.execute(backup, &call));
                 log.answered(ticket, answer);
             }
             ToBackups::Free(backup, segment) => {
@@ -159,42 +160,43 @@ impl Cluster {
     }
 
     fn execute(&self, backup: &Backup, call: &Call) -> Result<Level, Rejection> {
-        let send = &call.send;
+        let write = &call.write;
+        let certified = write.certificate.unwrap_or(Certificate::EMPTY);
         let (fetched, built);
         let bytes: &[u8] = match &call.bytes {
             Bytes::Here(bytes) => bytes,
             Bytes::Built { recipe, bytes } => {
                 built = self.build(backup, bytes, recipe);
-                assert!(built == **bytes, "{} is built differently", send.segment);
+                assert!(built == **bytes, "{} is built differently", write.segment);
                 &built
             }
             Bytes::At(holders) => {
-                fetched = self.fetch(holders, send.segment);
-                &fetched[send.from as usize..send.certificate.length as usize]
+                fetched = self.fetch(holders, write.segment);
+                &fetched[write.offset as usize..certified.length as usize]
             }
         };
         let chunk = Chunk {
-            segment: send.segment,
-            epoch: send.epoch,
-            kind: send.kind,
-            offset: send.from,
+            segment: write.segment,
+            epoch: write.epoch,
+            kind: write.kind,
+            offset: write.offset,
             bytes,
-            certificate: (send.certificate.length > 0).then_some(send.certificate),
-            open: send.open,
-            close: send.close,
+            certificate: write.certificate,
+            open: write.open,
+            close: write.close,
         };
         let id = ReplicaId {
             log: LOG,
-            segment: send.segment,
+            segment: write.segment,
         };
-        if send.open && send.close {
+        if write.open && write.close {
             // A whole segment goes straight to its frame.
             return match backup.flusher().write_frame_of(
                 id,
-                send.epoch,
+                write.epoch,
                 bytes,
-                send.certificate,
-                send.kind,
+                certified,
+                write.kind,
             ) {
                 Ok(()) => Ok(Level::Synced),
                 Err(Error::Full { .. }) => Err(Rejection::Busy),
@@ -203,11 +205,11 @@ impl Cluster {
             };
         }
         let group = Group::<Ticket>::default();
-        match group.submit(backup, LOG, chunk, call.level, send.ticket, 0) {
+        match group.submit(backup, LOG, chunk, write.level, call.ticket, 0) {
             Ok(()) => {}
             Err(Error::Busy { .. }) => return Err(Rejection::Busy),
             Err(Error::Certificate { .. }) => return Err(Rejection::Damaged),
-            Err(error) => panic!("{error}: {send:?}"),
+            Err(error) => panic!("{error}: {write:?}"),
         }
         let answered = group.run(backup, &|| 0).unwrap();
         while backup.flush_step().unwrap() {}
@@ -509,7 +511,7 @@ fn scenario_26_a_fenced_master_acknowledges_nothing() {
     log.try_commit_here(Level::Synced);
     while let Some(request) = cluster.net.take(None) {
         if let ToBackups::Write(call) = request {
-            log.answered(call.send.ticket, Err(Rejection::Fenced));
+            log.answered(call.ticket, Err(Rejection::Fenced));
         }
     }
     assert!(log.reached(&position) < Level::Synced);
@@ -589,9 +591,9 @@ fn a_survivor_that_lost_all_its_replicas_before_its_swap_is_written_again() {
         while cluster.store.background_step().unwrap() {}
         let request = cluster.net.take(None).expect("a survivor is on its way");
         if let ToBackups::Write(call) = &request
-            && call.send.kind == Kind::Survivor
+            && call.write.kind == Kind::Survivor
         {
-            holders.insert(call.send.backup);
+            holders.insert(call.to);
         }
         cluster.handle(request);
         while cluster.store.background_step().unwrap() {}
@@ -630,9 +632,9 @@ fn a_pass_whose_survivor_lost_all_its_replicas_ends() {
     let (mut written, mut others) = (BTreeMap::<_, BTreeSet<BackupId>>::new(), Vec::new());
     while let Some(request) = cluster.net.take(None) {
         match request {
-            ToBackups::Write(call) if call.send.kind == Kind::Survivor => {
-                let holders = written.entry(call.send.segment).or_default();
-                holders.insert(call.send.backup);
+            ToBackups::Write(call) if call.write.kind == Kind::Survivor => {
+                let holders = written.entry(call.write.segment).or_default();
+                holders.insert(call.to);
                 cluster.handle(ToBackups::Write(call));
                 while cluster.store.background_step().unwrap() {}
             }
@@ -669,12 +671,14 @@ fn damaged_write(cluster: &Cluster, flips: [&dyn Fn(); 2]) -> Position {
     let log = cluster.store.log().unwrap();
     log.try_commit_here(Level::Synced);
     flips[1]();
-    let is_data =
-        |call: &Call| call.send.kind == Kind::Head && call.send.from < call.send.certificate.length;
+    let is_data = |call: &Call| {
+        let end = call.write.certificate.map_or(0, |certificate| certificate.length);
+        call.write.kind == Kind::Head && call.write.offset < end
+    };
     for _ in 0..1000 {
         match cluster.net.take(None).expect("a write is on its way") {
             ToBackups::Write(call) if is_data(&call) => {
-                log.answered(call.send.ticket, Err(Rejection::Damaged));
+                log.answered(call.ticket, Err(Rejection::Damaged));
                 return position;
             }
             request => cluster.handle(request),
@@ -751,8 +755,8 @@ fn a_flipped_bit_in_the_copy_of_a_survivor_costs_one_more_copy() {
     let calls = std::mem::take(&mut *cluster.net.requests.lock().unwrap());
     for request in calls {
         match request {
-            ToBackups::Write(call) if call.send.kind == Kind::Survivor => {
-                log.answered(call.send.ticket, Err(Rejection::Damaged));
+            ToBackups::Write(call) if call.write.kind == Kind::Survivor => {
+                log.answered(call.ticket, Err(Rejection::Damaged));
             }
             request => cluster.handle(request),
         }

@@ -2,30 +2,36 @@
 
 use super::*;
 use duramen_base::planted::{Bug, with_bug};
-use duramen_cluster::replication::Send;
+use duramen_wire::native::message::WriteReplica;
 
 const ME: ServerId = ServerId::new(0, 1);
 const HOLDER: BackupId = BackupId(7);
 
+/// A segment that is opened, and perhaps closed, with all of its bytes.
+fn write(segment: SegmentId, kind: Kind, certified: &[u8], close: bool) -> WriteReplica {
+    WriteReplica {
+        log: ME,
+        segment,
+        kind,
+        epoch: 0,
+        offset: 0,
+        certificate: Some(Certificate::of(certified)),
+        open: true,
+        close,
+        primary: false,
+        level: Level::Synced,
+        capacity: 1 << 20,
+    }
+}
+
 /// A remote whose queue has one write: the certificate is that of `certified`.
 fn with_write(kind: Kind, certified: &[u8], bytes: &[u8]) -> Remote {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
-    let remote = Remote::new(ME, 1 << 20, queue.clone());
+    let remote = Remote::new(ME, queue.clone());
     queue.ask(ToBackups::Write(Call {
-        log: ME.number(),
-        send: Send {
-            ticket: Ticket(1),
-            backup: HOLDER,
-            segment: SegmentId(1),
-            kind,
-            epoch: 0,
-            from: 0,
-            certificate: Certificate::of(certified),
-            open: true,
-            close: false,
-            primary: false,
-        },
-        level: Level::Synced,
+        ticket: Ticket(1),
+        to: HOLDER,
+        write: write(SegmentId(1), kind, certified, false),
         bytes: Bytes::Here(bytes.into()),
     }));
     remote
@@ -101,23 +107,12 @@ fn a_lease_from_a_repeated_question_is_found() {
 /// others.
 fn copies(count: u64) -> (Remote, Vec<PeerRequest>) {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
-    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
+    let mut remote = Remote::new(ME, queue.clone());
     for n in 1..=count {
         queue.ask(ToBackups::Write(Call {
-            log: ME.number(),
-            send: Send {
-                ticket: Ticket(n),
-                backup: BackupId(8),
-                segment: SegmentId(n),
-                kind: Kind::Head,
-                epoch: 0,
-                from: 0,
-                certificate: Certificate::of(b"closed"),
-                open: true,
-                close: true,
-                primary: false,
-            },
-            level: Level::Synced,
+            ticket: Ticket(n),
+            to: BackupId(8),
+            write: write(SegmentId(n), Kind::Head, b"closed", true),
             bytes: Bytes::At(vec![HOLDER, BackupId(9)]),
         }));
     }
@@ -183,7 +178,7 @@ fn a_copy_that_does_not_end_holds_up_the_others_for_a_while_only() {
 /// it never is.
 fn silent_after(every_us: u64, hears_others: bool) -> Option<usize> {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
-    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
+    let mut remote = Remote::new(ME, queue.clone());
     queue.ask(ToBackups::Sync(HOLDER));
     (0..100).find(|asked| {
         let now_us = 10_000_000 + every_us * *asked as u64;
@@ -213,7 +208,7 @@ fn a_backup_is_silent_by_its_own_fault_only() {
 #[test]
 fn an_answer_ends_the_silence_and_a_lost_backup_is_probed() {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
-    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
+    let mut remote = Remote::new(ME, queue.clone());
     let (mut asked, mut events) = (Vec::new(), Vec::new());
     queue.ask(ToBackups::Sync(HOLDER));
     for n in 0..20 {
@@ -248,7 +243,7 @@ fn an_answer_ends_the_silence_and_a_lost_backup_is_probed() {
 #[test]
 fn a_request_is_not_repeated_while_its_connection_moves() {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
-    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
+    let mut remote = Remote::new(ME, queue.clone());
     queue.ask(ToBackups::Sync(HOLDER));
     let asked = polled(&mut remote, 0);
     let mut now_us = 0;
@@ -282,7 +277,7 @@ fn a_copy_that_moves_holds_up_the_others() {
 #[test]
 fn a_backup_that_grants_no_lease_is_silent_although_its_connection_moves() {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
-    let mut remote = Remote::new(ME, 1 << 20, queue);
+    let mut remote = Remote::new(ME, queue);
     remote.controls.insert(HOLDER, SegmentId(1));
     let mut asked = Vec::new();
     for n in 0..100 {
@@ -302,22 +297,11 @@ fn a_backup_that_grants_no_lease_is_silent_although_its_connection_moves() {
 /// the requests until then, and what the store was told.
 fn recipe_answered(answer: Option<PeerAnswer>, at_us: u64) -> (Vec<PeerRequest>, Vec<RemoteEvent>) {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
-    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
+    let mut remote = Remote::new(ME, queue.clone());
     queue.ask(ToBackups::Write(Call {
-        log: ME.number(),
-        send: Send {
-            ticket: Ticket(1),
-            backup: HOLDER,
-            segment: SegmentId(1),
-            kind: Kind::Survivor,
-            epoch: 0,
-            from: 0,
-            certificate: Certificate::of(b"survivor"),
-            open: true,
-            close: true,
-            primary: false,
-        },
-        level: Level::Synced,
+        ticket: Ticket(1),
+        to: HOLDER,
+        write: write(SegmentId(1), Kind::Survivor, b"survivor", true),
         bytes: Bytes::Built {
             recipe: b"recipe"[..].into(),
             bytes: b"survivor"[..].into(),
