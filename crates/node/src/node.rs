@@ -354,11 +354,13 @@ impl Node {
                 address,
                 question,
             } => NodeOutput::AskPeer {
-                call: self.pings.sent(now_us, &question),
-                to,
+                request: PeerRequest {
+                    call: self.pings.sent(now_us, &question),
+                    to,
+                    question,
+                    payload: Slice::default(),
+                },
                 address,
-                question,
-                payload: Slice::default(),
             },
             Output::Answer { request, answer } => NodeOutput::Answer {
                 request,
@@ -638,23 +640,11 @@ impl Node {
     }
 
     fn ask_peers(&self, requests: Vec<PeerRequest>, out: &mut Vec<NodeOutput>) {
-        for PeerRequest {
-            call,
-            to,
-            question,
-            payload,
-        } in requests
-        {
-            let entry = self.member.members().get(to);
+        for request in requests {
+            let entry = self.member.members().get(request.to);
             let address = entry.map(|entry| entry.addresses.native.clone());
             // The list removes a server that is not listed any more, and that ends its calls.
-            out.extend(address.map(|address| NodeOutput::AskPeer {
-                call,
-                to,
-                address,
-                question,
-                payload,
-            }));
+            out.extend(address.map(|address| NodeOutput::AskPeer { request, address }));
         }
     }
 

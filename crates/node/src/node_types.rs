@@ -5,7 +5,7 @@
 use crate::backup_service::{BackupService, Task};
 use crate::job::{Job, JobDone};
 use crate::member::{Candidate, Input};
-use crate::requests::{PeerCall, RequestId, Token};
+use crate::requests::{PeerCall, PeerRequest, RequestId, Token};
 use crate::serve::Clients;
 use crate::view::View;
 use duramen::Store;
@@ -87,14 +87,11 @@ pub enum NodeOutput {
         address: String,
         question: ToCoordinator,
     },
-    /// Send a request to another server, or to this one itself, in this order on one connection.
-    /// The sender is this server.
+    /// Send a request to another server at this address, or to this one itself, in this order on
+    /// one connection. The sender is this server.
     AskPeer {
-        call: PeerCall,
-        to: ServerId,
+        request: PeerRequest,
         address: String,
-        question: Peer,
-        payload: Slice,
     },
     /// Answer the coordinator.
     Answer {

@@ -46,7 +46,8 @@ impl PeerCall {
 }
 
 /// A request to another server that is to be sent.
-pub(crate) struct PeerRequest {
+#[derive(Clone, Debug)]
+pub struct PeerRequest {
     pub call: PeerCall,
     pub to: ServerId,
     pub question: Peer,

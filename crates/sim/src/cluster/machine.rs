@@ -17,8 +17,8 @@ use duramen_base::ids::{ClusterId, Level, ServerId};
 use duramen_base::random::Random;
 use duramen_cluster::coordinator;
 use duramen_node::{
-    BackupService, Candidate, Input, Job, Node, NodeInput, NodeOptions, NodeOutput, PeerCall,
-    RequestId, Servant, View,
+    BackupService, Candidate, Input, Job, Node, NodeInput, NodeOptions, NodeOutput,
+    PeerRequest, RequestId, Servant, View,
 };
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{Enlist, Peer, PeerAnswer, ServerAnswer};
@@ -551,16 +551,10 @@ impl World {
                 address,
                 question,
             } => self.asks_coordinator(n, me, token, &address, question),
-            NodeOutput::AskPeer {
-                call,
-                to,
-                address,
-                question,
-                payload,
-            } => {
+            NodeOutput::AskPeer { request, address } => {
                 let other: usize = address.parse().expect("servers have numbers");
-                self.note_recipe(to, &question);
-                self.asks_peer(n, call, (to, other), question, payload.to_vec());
+                self.note_recipe(request.to, &request.question);
+                self.asks_peer(n, other, request);
             }
             NodeOutput::Answer {
                 request,
@@ -665,14 +659,14 @@ impl World {
         }
     }
 
-    fn asks_peer(
-        &mut self,
-        n: usize,
-        call: PeerCall,
-        (to, other): (ServerId, usize),
-        question: Peer,
-        mut payload: Vec<u8>,
-    ) {
+    fn asks_peer(&mut self, n: usize, other: usize, request: PeerRequest) {
+        let PeerRequest {
+            call,
+            to,
+            question,
+            payload,
+        } = request;
+        let mut payload = payload.to_vec();
         self.flip_on_the_way(&mut payload);
         if !matches!(question, Peer::Ping { .. }) {
             self.say(|| {

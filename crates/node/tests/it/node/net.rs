@@ -15,7 +15,7 @@ use duramen_format::segment::{HEADER_BYTES, Kind};
 use duramen_harness::{Leader, Queue};
 use duramen_node::{
     BackupService, Candidate, Clients, Input, Job, Node, NodeInput, NodeOptions, NodeOutput,
-    PeerCall, RequestId, Route, Token, View,
+    PeerCall, PeerRequest, RequestId, Route, Token, View,
 };
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
@@ -391,12 +391,15 @@ impl Net {
                 token, question, ..
             } => self.ask_coordinator(n, token, question),
             NodeOutput::AskPeer {
-                call,
-                to,
+                request: asked,
                 address,
-                question,
-                payload,
             } => {
+                let PeerRequest {
+                    call,
+                    to,
+                    question,
+                    payload,
+                } = asked;
                 let request = RequestId(self.queue.number());
                 self.waiting.insert(request, Waiting::Node(n, life, call));
                 let is_ping = matches!(question, Peer::Ping { .. });

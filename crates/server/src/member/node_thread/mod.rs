@@ -31,7 +31,7 @@ use duramen_config::clock::now_ms;
 use duramen_net as net;
 use duramen_net::{ConnectionId, Event, Hub, Payload, Reason};
 use duramen_node::{
-    BackupService, Clients, Input, Node, NodeInput, NodeOutput, PeerCall, RequestId, Token,
+    BackupService, Clients, Input, Node, NodeInput, NodeOutput, PeerCall, PeerRequest, RequestId, Token,
 };
 use duramen_redis::durability::Durability;
 use duramen_redis::flash::Tier;
@@ -577,13 +577,7 @@ impl NodeThread {
                 address,
                 question,
             } => self.ask_coordinator(Asker::Node(token), &address, &question),
-            NodeOutput::AskPeer {
-                call,
-                to,
-                address,
-                question,
-                payload,
-            } => self.ask_peer(call, to, &address, &question, payload),
+            NodeOutput::AskPeer { request, address } => self.ask_peer(request, &address),
             NodeOutput::Answer {
                 request,
                 answer,
@@ -651,14 +645,13 @@ impl NodeThread {
         });
     }
 
-    fn ask_peer(
-        &mut self,
-        call: PeerCall,
-        to: ServerId,
-        address: &str,
-        question: &Peer,
-        payload: Slice,
-    ) {
+    fn ask_peer(&mut self, request: PeerRequest, address: &str) {
+        let PeerRequest {
+            call,
+            to,
+            question,
+            payload,
+        } = request;
         let request = self.asks(PendingCall::Peer(call));
         let envelope = Envelope {
             request,
@@ -667,9 +660,9 @@ impl NodeThread {
         };
         tracing::trace!(%to, address, ?question, "asks");
         let bytes = payload.len();
-        let (payload, role) = (Payload::Shared(payload), role_of(question));
+        let (payload, role) = (Payload::Shared(payload), role_of(&question));
         self.parts.hub.ask(address, role, request, payload, |out| {
-            encode_peer(out, &envelope, question, bytes);
+            encode_peer(out, &envelope, &question, bytes);
         });
     }
 
