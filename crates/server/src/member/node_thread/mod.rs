@@ -44,7 +44,7 @@ use duramen_wire::native::codec::{
     encode_peer, encode_peer_answer, encode_server_answer, encode_to_coordinator, encode_trouble,
 };
 use duramen_wire::native::message::{
-    CoordinatorAnswer, Peer, PeerAnswer, Refusal, TableEntry, ToCoordinator,
+    CoordinatorAnswer, Link, Peer, PeerAnswer, Refusal, TableEntry, ToCoordinator,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -660,7 +660,11 @@ impl NodeThread {
         };
         tracing::trace!(%to, address, ?question, "asks");
         let bytes = payload.len();
-        let (payload, role) = (Payload::Shared(payload), role_of(&question));
+        let payload = Payload::Shared(payload);
+        let role = match question.link() {
+            Link::Control => Role::Server,
+            Link::Replica => Role::Replica,
+        };
         self.parts.hub.ask(address, role, request, payload, |out| {
             encode_peer(out, &envelope, &question, bytes);
         });
@@ -743,26 +747,5 @@ impl NodeThread {
             shared.life_is_over(again, reason);
             shared.stop(Stop::AtOnce);
         }
-    }
-}
-
-/// Requests with replicas use their own connections. Pings and leases never wait behind them.
-fn role_of(question: &Peer) -> Role {
-    match question {
-        Peer::Ping { .. }
-        | Peer::Needed { .. }
-        | Peer::Damaged { .. }
-        | Peer::MigrateEntries(_)
-        | Peer::PutHeat
-        | Peer::GetHeat { .. }
-        | Peer::Publish { .. }
-        | Peer::RenewLease { .. } => Role::Server,
-        Peer::WriteReplica(_)
-        | Peer::BuildReplica(_)
-        | Peer::SyncReplicas { .. }
-        | Peer::FreeReplicas { .. }
-        | Peer::ReadReplica(_)
-        | Peer::ReadRaw { .. }
-        | Peer::ReadSegment { .. } => Role::Replica,
     }
 }

@@ -77,6 +77,44 @@ pub enum Peer {
     },
 }
 
+/// The connections of one server to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// No request on it waits for a disk: pings and leases are answered in time.
+    Control,
+    /// Replicas are written and read on it.
+    Replica,
+}
+
+impl Peer {
+    /// The connection that it is sent on.
+    pub fn link(&self) -> Link {
+        match self {
+            Peer::Ping { .. }
+            | Peer::Needed { .. }
+            | Peer::Damaged { .. }
+            | Peer::MigrateEntries(_)
+            | Peer::PutHeat
+            | Peer::GetHeat { .. }
+            | Peer::Publish { .. }
+            | Peer::RenewLease { .. } => Link::Control,
+            Peer::WriteReplica(_)
+            | Peer::BuildReplica(_)
+            | Peer::SyncReplicas { .. }
+            | Peer::FreeReplicas { .. }
+            | Peer::ReadReplica(_)
+            | Peer::ReadRaw { .. }
+            | Peer::ReadSegment { .. } => Link::Replica,
+        }
+    }
+
+    /// Whether the receiver's backup answers it: all about replicas, and the leases of their
+    /// masters.
+    pub fn is_for_backup(&self) -> bool {
+        self.link() == Link::Replica || matches!(self, Peer::RenewLease { .. })
+    }
+}
+
 /// See [`Peer::WriteReplica`]. Idempotent: bytes that are stored already are not written again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteReplica {
