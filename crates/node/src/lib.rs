@@ -45,7 +45,7 @@ pub use order::{Order, Purge, Purging};
 pub use ranges::{NotATable, Ranges, Tenures};
 pub use recovery::PartitionProgress;
 pub use replica_reads::{ReplicaRead, ReplicaWasRead};
-pub use requests::{PeerCall, PeerRequest, RequestId, Token};
+pub use requests::{PeerCall, PeerRequest, ReceivedRequest, RequestId, Token};
 pub use serve::{ClientRequest, Clients, Hint, Servant, Views, WhenCold};
 pub use view::{Map, Owner, Route, View};
 pub use warmth::HeldHint;

@@ -34,7 +34,7 @@ use crate::member::{Input, Member, Output};
 use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
 use crate::recovery::{self, PartitionProgress};
 use crate::remote::RemoteEvent;
-use crate::requests::{PeerCall, PeerRequest, RequestId, Token};
+use crate::requests::{PeerCall, PeerRequest, ReceivedRequest, RequestId, Token};
 use crate::warmth::HeldHint;
 use duramen_base::ids::ServerId;
 use duramen_cluster::placement;
@@ -161,13 +161,7 @@ impl Node {
             }
             NodeInput::JobDone(done) => self.job_done(now_us, done, out),
             NodeInput::Member(input) => self.tell_member(now_us, input, out),
-            NodeInput::Request {
-                request,
-                sender,
-                target,
-                question,
-                payload,
-            } => self.on_request(now_us, request, sender, target, question, payload, out),
+            NodeInput::Request(received) => self.on_request(now_us, received, out),
             NodeInput::PeerAnswered { call, answer } => {
                 self.peer_answered(now_us, call, answer, &mut events, out);
             }
@@ -260,17 +254,19 @@ impl Node {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a frame's fields")]
     fn on_request(
         &mut self,
         now_us: u64,
-        request: RequestId,
-        sender: ServerId,
-        target: ServerId,
-        question: Peer,
-        payload: Vec<u8>,
+        received: ReceivedRequest,
         out: &mut Vec<NodeOutput>,
     ) {
+        let ReceivedRequest {
+            request,
+            sender,
+            target,
+            question,
+            payload,
+        } = received;
         if let Peer::Ping { nonce } = question {
             let pinged = Input::Pinged {
                 request,

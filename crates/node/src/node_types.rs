@@ -5,7 +5,7 @@
 use crate::backup_service::{BackupService, Task};
 use crate::job::{Job, JobDone};
 use crate::member::{Candidate, Input};
-use crate::requests::{PeerCall, PeerRequest, RequestId, Token};
+use crate::requests::{PeerCall, PeerRequest, ReceivedRequest, RequestId, Token};
 use crate::serve::Clients;
 use crate::view::View;
 use duramen::Store;
@@ -13,7 +13,7 @@ use duramen_backup::Backup;
 use duramen_base::ids::ServerId;
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
-    ClusterFunctions, ClusterSettings, ClusterUsers, Peer, PeerAnswer, ServerAnswer, Shared,
+    ClusterFunctions, ClusterSettings, ClusterUsers, PeerAnswer, ServerAnswer, Shared,
     ToCoordinator,
 };
 use std::sync::Arc;
@@ -44,13 +44,7 @@ pub enum NodeInput {
     /// An input of a [`Member`](crate::Member), except pings.
     Member(Input),
     /// A request of another server.
-    Request {
-        request: RequestId,
-        sender: ServerId,
-        target: ServerId,
-        question: Peer,
-        payload: Vec<u8>,
-    },
+    Request(ReceivedRequest),
     /// The answer of another server; `None`: it was not reached, or the connection broke.
     PeerAnswered {
         call: PeerCall,

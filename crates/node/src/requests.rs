@@ -45,6 +45,16 @@ impl PeerCall {
     }
 }
 
+/// A request of another server that has come.
+#[derive(Clone, Debug)]
+pub struct ReceivedRequest {
+    pub request: RequestId,
+    pub sender: ServerId,
+    pub target: ServerId,
+    pub question: Peer,
+    pub payload: Vec<u8>,
+}
+
 /// A request to another server that is to be sent.
 #[derive(Clone, Debug)]
 pub struct PeerRequest {

@@ -7,7 +7,7 @@ use crate::job::{Job, JobResult};
 use crate::member::Input;
 use crate::ranges::Ranges;
 use crate::recovery::tests::RunStage;
-use crate::requests::RequestId;
+use crate::requests::{ReceivedRequest, RequestId};
 use crate::servers::{list, options, settings};
 use crate::{Node, NodeInput, NodeOutput};
 use duramen_base::ids::{KeyRange, MigrationId, RecoveryId, SegmentId, ServerId, TableId};
@@ -118,7 +118,7 @@ impl Rig {
             migration: MIGRATION,
             from,
         }));
-        self.handle(NodeInput::Request {
+        self.handle(NodeInput::Request(ReceivedRequest {
             request: RequestId(2),
             sender: OTHER,
             target: ME,
@@ -130,7 +130,7 @@ impl Rig {
                 bytes_total: 0,
             }),
             payload: Vec::new(),
-        });
+        }));
     }
 
     fn begin_recovery(&mut self, id: u64) -> bool {

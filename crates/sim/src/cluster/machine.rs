@@ -18,7 +18,7 @@ use duramen_base::random::Random;
 use duramen_cluster::coordinator;
 use duramen_node::{
     BackupService, Candidate, Input, Job, Node, NodeInput, NodeOptions, NodeOutput,
-    PeerRequest, RequestId, Servant, View,
+    PeerRequest, ReceivedRequest, RequestId, Servant, View,
 };
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{Enlist, Peer, PeerAnswer, ServerAnswer};
@@ -353,7 +353,7 @@ impl World {
         }
         if machine.process.is_none() {
             match *input {
-                NodeInput::Request { request, .. }
+                NodeInput::Request(ReceivedRequest { request, .. })
                 | NodeInput::Member(Input::Order { request, .. }) => self.nobody_answers(request.0),
                 _ => {}
             }
@@ -681,13 +681,13 @@ impl World {
         self.askers
             .insert(request, Asker::Peer(n, generation, call));
         let me = self.machines[n].process.as_ref().expect("it runs");
-        let asked = NodeInput::Request {
+        let asked = NodeInput::Request(ReceivedRequest {
             request: RequestId(request),
             sender: me.node.member().id(),
             target: to,
             question,
             payload,
-        };
+        });
         let lost = NodeInput::PeerAnswered { call, answer: None };
         let lost = Event::Within(n, generation, Box::new(lost));
         let way = (Place::Server(n), Place::Server(other));

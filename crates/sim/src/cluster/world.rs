@@ -116,9 +116,7 @@ impl Event {
 
 fn number_of(input: &NodeInput) -> u64 {
     match input {
-        NodeInput::Request {
-            request, payload, ..
-        } => request.0 << 20 | payload.len() as u64,
+        NodeInput::Request(received) => received.request.0 << 20 | received.payload.len() as u64,
         NodeInput::PeerAnswered { call, answer } => {
             let length = answer
                 .as_ref()

@@ -15,7 +15,7 @@ use duramen_format::segment::{HEADER_BYTES, Kind};
 use duramen_harness::{Leader, Queue};
 use duramen_node::{
     BackupService, Candidate, Clients, Input, Job, Node, NodeInput, NodeOptions, NodeOutput,
-    PeerCall, PeerRequest, RequestId, Route, Token, View,
+    PeerCall, PeerRequest, ReceivedRequest, RequestId, Route, Token, View,
 };
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
@@ -204,13 +204,8 @@ impl Net {
             return None;
         };
         let (bytes, n, life, call) = match (input, life) {
-            (
-                NodeInput::Request {
-                    request, payload, ..
-                },
-                _,
-            ) => match self.waiting[request] {
-                Waiting::Node(asker, life, call) => (payload.len(), asker, life, call),
+            (NodeInput::Request(received), _) => match self.waiting[&received.request] {
+                Waiting::Node(asker, life, call) => (received.payload.len(), asker, life, call),
                 Waiting::Coordinator(..) => return None,
             },
             (
@@ -404,13 +399,13 @@ impl Net {
                 self.waiting.insert(request, Waiting::Node(n, life, call));
                 let is_ping = matches!(question, Peer::Ping { .. });
                 self.fetched += usize::from(matches!(question, Peer::ReadSegment { .. }));
-                let asked = NodeInput::Request {
+                let asked = NodeInput::Request(ReceivedRequest {
                     request,
                     sender: self.servers[n].node.member().id(),
                     target: to,
                     question,
                     payload: payload.to_vec(),
-                };
+                });
                 let other: usize = address.parse().unwrap();
                 self.send(n, other, Event::ToNode(other, None, asked), is_ping);
             }

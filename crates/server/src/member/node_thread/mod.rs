@@ -31,7 +31,7 @@ use duramen_config::clock::now_ms;
 use duramen_net as net;
 use duramen_net::{ConnectionId, Event, Hub, Payload, Reason};
 use duramen_node::{
-    BackupService, Clients, Input, Node, NodeInput, NodeOutput, PeerCall, PeerRequest, RequestId, Token,
+    BackupService, Clients, Input, Node, NodeInput, NodeOutput, PeerCall, PeerRequest, ReceivedRequest, RequestId, Token,
 };
 use duramen_redis::durability::Durability;
 use duramen_redis::flash::Tier;
@@ -427,13 +427,13 @@ impl NodeThread {
                 let payload = message.payload_shared();
                 return self.deliver(request, (sender, target), number, payload);
             }
-            (Role::Server, Question::Peer(question)) => NodeInput::Request {
+            (Role::Server, Question::Peer(question)) => NodeInput::Request(ReceivedRequest {
                 request,
                 sender,
                 target,
                 question,
                 payload: message.payload().to_vec(),
-            },
+            }),
             _ => {
                 let reason = "this server does not have the role that answers this request";
                 return self.trouble(request, &Trouble::NotServing { reason });
@@ -441,10 +441,10 @@ impl NodeThread {
         };
         let is_ping = matches!(
             input,
-            NodeInput::Request {
+            NodeInput::Request(ReceivedRequest {
                 question: Peer::Ping { .. },
                 ..
-            }
+            })
         );
         self.tell(input);
         if is_ping {

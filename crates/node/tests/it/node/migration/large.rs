@@ -7,7 +7,7 @@ use crate::node::net::{Event, Net, TABLE};
 use duramen_base::ids::{KeyRange, RouteHash, RpcId};
 use duramen_engine::Completions;
 use duramen_format::entry::Completion;
-use duramen_node::{Clients, NodeInput};
+use duramen_node::{Clients, NodeInput, ReceivedRequest};
 use duramen_wire::native::message::{
     Admin, CoordinatorAnswer, MigrationPhase, Peer, ToCoordinator,
 };
@@ -22,11 +22,11 @@ fn under_way(net: &Net) -> usize {
         Event::ToNode(
             _,
             _,
-            NodeInput::Request {
+            NodeInput::Request(ReceivedRequest {
                 question: Peer::MigrateEntries(_),
                 payload,
                 ..
-            },
+            }),
         ) => payload.len(),
         _ => 0,
     });
