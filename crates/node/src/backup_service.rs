@@ -1,9 +1,14 @@
 //! The backup service of a member: handles requests of peers and of the coordinator with a real
 //! backup.
 //!
+//! All requests of peers come in by [`asked`](BackupService::asked), in a server and in a
+//! simulator.
+//!
 //! Writes wait for the next [`run`](BackupService::run): one commit for all that arrived before.
 //!
 //! **Invariants**
+//! - B0: a request for another life of this server has no effect. A service ends with its life, so
+//!   neither has one that comes after this life's end.
 //! - B1: nothing is answered as stored before it has reached its level on the device.
 //! - B2: from [`start_read`](BackupService::start_read) on no write to that log is acknowledged,
 //!   not even of chunks staged before, and no lease of it is renewed: the answer to the coordinator
@@ -64,15 +69,30 @@ pub struct Reply<T> {
     pub payload: Slice,
 }
 
+/// A request of another server to the backup here.
+pub struct Asked<'a, T> {
+    /// Names the request in its [`Reply`].
+    pub tag: T,
+    pub sender: ServerId,
+    pub target: ServerId,
+    pub question: &'a Peer,
+    pub payload: &'a [u8],
+}
+
+impl<T> Asked<'_, T> {
+    /// The reply if the target is not this server's life, or this life has no service yet (B0).
+    pub fn not_here(self) -> Reply<T> {
+        Reply {
+            tag: self.tag,
+            answer: PeerAnswer::Refused(Refusal::NotUp(self.target)),
+            payload: Slice::default(),
+        }
+    }
+}
+
 /// A task for the keeper.
 #[derive(Clone, Debug)]
 pub enum Task {
-    Peer {
-        request: RequestId,
-        sender: ServerId,
-        question: Peer,
-        payload: Vec<u8>,
-    },
     StartRead {
         request: RequestId,
         recovery: RecoveryId,
@@ -93,6 +113,8 @@ pub enum Task {
 /// The settings of a backup service.
 #[derive(Clone, Copy, Debug)]
 pub struct BackupConfig {
+    /// This server's life (B0).
+    pub server: ServerId,
     /// Seed of the cluster's key hash.
     pub hash_seed: u64,
     /// The duration of a read lease.
@@ -101,8 +123,8 @@ pub struct BackupConfig {
     pub ahead_bytes: usize,
 }
 
-/// A write that was staged.
-struct Staged<T> {
+/// A write that was staged, and is not answered.
+struct Unanswered<T> {
     tag: T,
     log: ServerId,
     segment: SegmentId,
@@ -116,7 +138,7 @@ pub struct BackupService<T> {
     pub(crate) hasher: KeyHasher,
     group: Group<u64>,
     /// The writes in the group, by number.
-    staged: BTreeMap<u64, Staged<T>>,
+    staged: BTreeMap<u64, Unanswered<T>>,
     next: u64,
     syncs: Vec<(T, ServerId)>,
     is_probed: bool,
@@ -166,17 +188,18 @@ impl<T> BackupService<T> {
         }
     }
 
-    /// Handles a request of a peer, with its payload. Answers are output at once, or by
-    /// [`run`](Self::run).
-    pub fn handle(
-        &mut self,
-        now_us: u64,
-        tag: T,
-        sender: ServerId,
-        question: &Peer,
-        payload: &[u8],
-        out: &mut Vec<Reply<T>>,
-    ) {
+    /// Handles a request of a peer. Answers are output at once, or by [`run`](Self::run).
+    pub fn asked(&mut self, now_us: u64, asked: Asked<'_, T>, out: &mut Vec<Reply<T>>) {
+        if asked.target != self.config.server {
+            return out.push(asked.not_here()); // B0
+        }
+        let Asked {
+            tag,
+            sender,
+            question,
+            payload,
+            ..
+        } = asked;
         let answer = match question {
             Peer::WriteReplica(write) => {
                 return self.write(now_us, tag, sender, write, payload, out);
@@ -297,13 +320,13 @@ impl<T> BackupService<T> {
         if write.primary {
             self.primaries.insert(id);
         }
-        let staged = Staged {
+        let unanswered = Unanswered {
             tag,
             log: write.log,
             segment: write.segment,
             leases_from_us: (write.kind == Kind::Control).then_some(now_us),
         };
-        self.staged.insert(number, staged);
+        self.staged.insert(number, unanswered);
     }
 
     pub(crate) fn may_write(
@@ -353,13 +376,13 @@ impl<T> BackupService<T> {
     /// [`Error::Failed`]: final; the masters find other backups when this one's server ends.
     pub fn run(&mut self, clock: &dyn Fn() -> u64, out: &mut Vec<Reply<T>>) -> Result<(), Error> {
         for answered in self.group.run(&self.backup, clock)? {
-            let staged = self.staged.remove(&answered.tag);
-            let Staged {
+            let unanswered = self.staged.remove(&answered.tag);
+            let Unanswered {
                 tag,
                 log,
                 leases_from_us,
                 ..
-            } = staged.expect("what was staged waits");
+            } = unanswered.expect("what was staged waits");
             let answer = if self.backup.is_fenced(log.number()) {
                 PeerAnswer::Fenced // B2
             } else {

@@ -2,24 +2,14 @@
 //!
 //! Paper: [Ousterhout15 §4.2]
 
-use crate::backup_service::{BackupService, Reply, Task};
+use crate::backup_service::{Asked, BackupService, Reply, Task};
 use crate::node_types::NodeOutput;
-use crate::requests::RequestId;
+use crate::requests::{ReceivedRequest, RequestId};
 
 impl BackupService<RequestId> {
     /// Carries out a task, or holds it until [`settle`](Self::settle).
     pub fn obey(&mut self, now_us: u64, task: Task, out: &mut Vec<NodeOutput>) {
         match task {
-            Task::Peer {
-                request,
-                sender,
-                question,
-                payload,
-            } => {
-                let mut replies = Vec::new();
-                self.handle(now_us, request, sender, &question, &payload, &mut replies);
-                out.extend(replies.into_iter().map(NodeOutput::from));
-            }
             Task::StartRead {
                 request,
                 recovery,
@@ -58,6 +48,19 @@ impl BackupService<RequestId> {
         let result = self.run(clock, &mut replies);
         out.extend(replies.into_iter().map(NodeOutput::from));
         result
+    }
+}
+
+impl ReceivedRequest {
+    /// It is for the backup here.
+    pub fn asked(&self) -> Asked<'_, RequestId> {
+        Asked {
+            tag: self.request,
+            sender: self.sender,
+            target: self.target,
+            question: &self.question,
+            payload: &self.payload,
+        }
     }
 }
 

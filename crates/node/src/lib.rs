@@ -35,7 +35,7 @@ mod servers;
 mod view;
 mod warmth;
 
-pub use backup_service::{BackupConfig, BackupService, Reply, Task};
+pub use backup_service::{Asked, BackupConfig, BackupService, Reply, Task};
 pub use job::{Job, JobDone};
 pub use lease::ReadUntil;
 pub use member::{Candidate, Input, Member, Output};

@@ -141,6 +141,7 @@ impl Life {
         let clients = Clients::new(node.wake.clone());
         store.engine().set_completions(clients.clone());
         let config = BackupConfig {
+            server,
             hash_seed: settings.hash_seed,
             read_lease_ms: settings.read_lease_ms,
             ahead_bytes: node.ahead_bytes,

@@ -3,14 +3,15 @@
 //!
 //! [`Node::handle`] takes an input and returns outputs, in order. It never waits. Work on the disk
 //! is output as a [`Task`] for the driver's [`BackupService`](crate::BackupService), which came
-//! with [`NodeOutput::Opened`] and has a thread of its own in a server. Other long work is output
+//! with [`NodeOutput::Opened`] and has a thread of its own in a server. The driver passes requests
+//! of other servers for the backup to that service, and not to the node. Other long work is output
 //! as a [`Job`](crate::Job).
 //!
 //! **Invariants**
 //! - D1: a list is confirmed after its effects are synced: a crash after that leaves the confirmed
 //!   state.
-//! - D2: after the end of a life no write is acknowledged, no read is served, and no peer is
-//!   answered.
+//! - D2: after the end of a life no write is acknowledged, no read is served, and the node answers
+//!   no peer. The backup's service ends with the life (backup_service::B0).
 //! - D3: a log is fenced here as soon as the list has its server as crashed, and its replicas are
 //!   dropped once the server is removed.
 //!
@@ -307,14 +308,7 @@ impl Node {
                 let reason = "its driver delivers messages";
                 PeerAnswer::Refused(Refusal::Invalid(reason.to_owned()))
             }
-            question if self.options.backup.is_some() => {
-                return out.push(NodeOutput::Keep(Task::Peer {
-                    request,
-                    sender,
-                    question,
-                    payload,
-                }));
-            }
+            // If there is a backup, the driver has its service answer these.
             _ => PeerAnswer::Refused(Refusal::Invalid("this server is no backup".to_owned())),
         };
         out.push(NodeOutput::AnswerPeer {

@@ -43,7 +43,8 @@ pub struct NodeOptions {
 pub enum NodeInput {
     /// An input of a [`Member`](crate::Member), except pings.
     Member(Input),
-    /// A request of another server.
+    /// A request of another server, except one that a backup here answers
+    /// ([`BackupService::asked`]) and messages of PUBLISH.
     Request(ReceivedRequest),
     /// The answer of another server; `None`: it was not reached, or the connection broke.
     PeerAnswered {

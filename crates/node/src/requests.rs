@@ -1,4 +1,4 @@
-//! Names of the requests that a node receives and sends.
+//! The requests that a node receives and sends, and their names.
 
 use duramen_base::ids::ServerId;
 use duramen_wire::native::Slice;

@@ -8,7 +8,7 @@ use duramen_format::certificate::Certificate;
 use duramen_format::entry::{self, NewObject};
 use duramen_format::hash::KeyHasher;
 use duramen_format::segment::{Header, Kind};
-use duramen_node::{BackupConfig, BackupService, Reply};
+use duramen_node::{Asked, BackupConfig, BackupService, Reply};
 use duramen_wire::native::message::{
     Peer, PeerAnswer, ReadReplica, RecoverTablet, Refusal, ReplicaEntry, Replicas, ServerAnswer,
     WriteReplica,
@@ -20,6 +20,7 @@ const SEGMENT_BYTES: u32 = 1 << 16;
 const FRAMES: u32 = 16;
 const SEED: u64 = 5;
 const LEASE_MS: u32 = 100;
+const ME: ServerId = ServerId::new(4, 1);
 const MASTER: ServerId = ServerId::new(3, 7);
 const TABLE: TableId = TableId(2);
 
@@ -50,6 +51,7 @@ impl Rig {
         let backup = Backup::create(disk, &Options::default(), &geometry, &identity).unwrap();
         let backup = Arc::new(backup);
         let config = BackupConfig {
+            server: ME,
             hash_seed: SEED,
             read_lease_ms: LEASE_MS,
             ahead_bytes: 1 << 20,
@@ -71,8 +73,14 @@ impl Rig {
         let mut out = Vec::new();
         self.next += 1;
         let tag = self.next;
-        self.service
-            .handle(self.now_us, tag, sender, question, payload, &mut out);
+        let asked = Asked {
+            tag,
+            sender,
+            target: ME,
+            question,
+            payload,
+        };
+        self.service.asked(self.now_us, asked, &mut out);
         assert!(out.iter().all(|reply| reply.tag == tag));
         out
     }
@@ -270,6 +278,25 @@ fn a_fenced_log_is_acknowledged_no_more_not_even_what_was_staged() {
         );
     }
     assert_eq!(rig.start_read(0).0.segments, before.segments);
+}
+
+/// B0: the address of a server stays when its life ends.
+#[test]
+fn a_question_to_another_life_has_no_effect() {
+    let mut rig = Rig::new();
+    let (mut out, bytes) = (Vec::new(), header(1, Kind::Control));
+    let before = ServerId::new(4, 0);
+    let asked = Asked {
+        tag: 1,
+        sender: MASTER,
+        target: before,
+        question: &write(1, Kind::Control, &bytes),
+        payload: &bytes,
+    };
+    rig.service.asked(rig.now_us, asked, &mut out);
+    let answers: Vec<PeerAnswer> = out.into_iter().map(|reply| reply.answer).collect();
+    assert_eq!(answers, [PeerAnswer::Refused(Refusal::NotUp(before))]);
+    assert_eq!((rig.run(), rig.start_read(0).0.segments), (vec![], vec![]));
 }
 
 #[test]
@@ -748,6 +775,7 @@ fn an_open_replica_of_an_earlier_process_is_reported_as_such() {
         assert_eq!(rig.ask(&open, &bytes), stored(false));
     }
     let config = BackupConfig {
+            server: ME,
         hash_seed: SEED,
         read_lease_ms: LEASE_MS,
         ahead_bytes: 1 << 20,

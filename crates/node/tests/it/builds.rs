@@ -8,12 +8,13 @@ use duramen_format::certificate::Certificate;
 use duramen_format::entry::NewObject;
 use duramen_format::recipe::{Fate, Parts};
 use duramen_format::segment::{Header, Kind};
-use duramen_node::{BackupConfig, BackupService, Reply};
+use duramen_node::{Asked, BackupConfig, BackupService, Reply};
 use duramen_wire::native::message::{Peer, PeerAnswer, Refusal, WriteReplica};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tempfile::TempDir;
 
+const ME: ServerId = ServerId::new(4, 1);
 const MASTER: ServerId = ServerId::new(7, 2);
 const SEGMENT_BYTES: u32 = 64 << 10;
 const NOW_US: u64 = 1_000_000;
@@ -42,6 +43,7 @@ impl Rig {
         let backup = Backup::create(disk, &Options::default(), &geometry, &identity).unwrap();
         let backup = Arc::new(backup);
         let config = BackupConfig {
+            server: ME,
             hash_seed: 5,
             read_lease_ms: 100,
             ahead_bytes: 1 << 20,
@@ -59,7 +61,14 @@ impl Rig {
         let mut out = Vec::new();
         self.next += 1;
         let service = &mut self.service;
-        service.handle(NOW_US, self.next, MASTER, question, payload, &mut out);
+        let asked = Asked {
+            tag: self.next,
+            sender: MASTER,
+            target: ME,
+            question,
+            payload,
+        };
+        service.asked(NOW_US, asked, &mut out);
         answers(out)
     }
 

@@ -4,28 +4,24 @@
 //! many masters share one write to the disk, and no ping waits for it. Two threads read replicas
 //! for recoveries: while one reads, the other orders entries [Ousterhout15 §7.4], and writes go on.
 //!
-//! **Invariants**
-//! - Z1: a request addressed to another life of this server, or one that comes after this life's
-//!   end, has no effect.
+//! All requests for the backup get to its service by `BackupService::asked`, leases too: the node's
+//! thread passes them on.
 //!
-//! **Concurrency**: the thread owns the backup's service. The node's thread sends it tasks by mail,
-//! in order. The readers mail their results.
+//! **Concurrency**: the thread owns the backup's service. The node's thread sends it tasks and
+//! requests by mail, in order. The readers mail their results.
 
 use super::mail::{Mail, Order};
 use super::workers::{Workers, prefer, spawn};
 use duramen_backup::Error;
-use duramen_base::ids::ServerId;
 use duramen_config::ServerError;
 use duramen_config::clock::now_ms;
 use duramen_net::{ConnectionId, Event, Handle, Hub, Message, Options, Payload};
-use duramen_node::{BackupService, NodeOutput, RequestId};
+use duramen_node::{Asked, BackupService, NodeOutput, RequestId};
 use duramen_redis::membership::Clock;
 use duramen_redis::state::{ConfigCache, Shared};
-use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
     Envelope, Question, Role, Trouble, decode_question, encode_peer_answer, encode_trouble,
 };
-use duramen_wire::native::message::{Peer, PeerAnswer, Refusal};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -108,7 +104,7 @@ struct Run {
     hub: Hub<Order>,
     node: Handle<Mail>,
     clock: Clock,
-    service: Option<(Box<BackupService<RequestId>>, ServerId)>,
+    service: Option<Box<BackupService<RequestId>>>,
     readers: Workers<Order>,
     /// Memory of the readers that have nothing to do.
     scratches: Vec<Vec<u8>>,
@@ -164,7 +160,7 @@ impl Run {
     /// Gives each reader that has nothing to do the next replica.
     fn read_replicas(&mut self) {
         let now_us = self.now_us();
-        let Some((service, _)) = &mut self.service else {
+        let Some(service) = &mut self.service else {
             return;
         };
         while let Some(mut scratch) = self.scratches.pop() {
@@ -180,7 +176,7 @@ impl Run {
 
     /// How long the thread may sleep.
     fn patience(&self) -> Option<Duration> {
-        let (service, _) = self.service.as_ref()?;
+        let service = self.service.as_ref()?;
         let due = self.clock.until(service.due_us()?);
         let full = self.full_until.saturating_duration_since(Instant::now());
         Some(due.max(full))
@@ -188,12 +184,12 @@ impl Run {
 
     fn obey(&mut self, order: Order, out: &mut Vec<NodeOutput>) {
         match order {
-            Order::Opened { service, me } => self.service = Some((service, me)),
+            Order::Opened(service) => self.service = Some(service),
             Order::Adopt(incoming) => self.hub.adopt(incoming),
             Order::Read { read, scratch } => {
                 self.scratches.push(scratch);
                 let now_us = self.now_us();
-                if let Some((service, _)) = &mut self.service {
+                if let Some(service) = &mut self.service {
                     let mut replies = Vec::new();
                     service.was_read(now_us, read, &mut replies);
                     out.extend(replies.into_iter().map(NodeOutput::from));
@@ -201,10 +197,11 @@ impl Run {
             }
             Order::Task(task) => {
                 let now_us = self.now_us();
-                if let Some((service, _)) = &mut self.service {
+                if let Some(service) = &mut self.service {
                     service.obey(now_us, task, out);
                 }
             }
+            Order::Asked(received) => self.ask(received.asked(), out),
             Order::Stop => {}
         }
     }
@@ -225,26 +222,25 @@ impl Run {
                 return self.trouble(connection, kind, &envelope, trouble);
             }
         };
-        let now_us = self.now_us();
-        let target = envelope.target;
         self.next += 1;
-        let request = RequestId(self.next);
-        self.asked.insert(request.0, (connection, envelope));
-        let is_ping = matches!(question, Peer::Ping { .. });
+        self.asked.insert(self.next, (connection, envelope));
+        let asked = Asked {
+            tag: RequestId(self.next),
+            sender: envelope.sender,
+            target: envelope.target,
+            question: &question,
+            payload: message.payload(),
+        };
+        self.ask(asked, out);
+    }
+
+    fn ask(&mut self, asked: Asked<'_, RequestId>, out: &mut Vec<NodeOutput>) {
+        let (now_us, mut replies) = (self.now_us(), Vec::new());
         match &mut self.service {
-            Some((service, me)) if *me == target && !is_ping => {
-                let mut replies = Vec::new();
-                let (sender, payload) = (envelope.sender, message.payload());
-                service.handle(now_us, request, sender, &question, payload, &mut replies);
-                out.extend(replies.into_iter().map(NodeOutput::from));
-            }
-            // Z1
-            _ => out.push(NodeOutput::AnswerPeer {
-                request,
-                answer: PeerAnswer::Refused(Refusal::NotUp(target)),
-                payload: Slice::default(),
-            }),
+            Some(service) => service.asked(now_us, asked, &mut replies),
+            None => replies.push(asked.not_here()),
         }
+        out.extend(replies.into_iter().map(NodeOutput::from));
     }
 
     fn trouble(
@@ -263,7 +259,7 @@ impl Run {
     fn settle(&mut self) -> bool {
         let own = self.clock;
         let clock = move || own.now_us();
-        let Some((service, _)) = &mut self.service else {
+        let Some(service) = &mut self.service else {
             return true;
         };
         let lasts = |since_us: u64| clock().saturating_sub(since_us) >= REFUSES_FOR_US;

@@ -2,7 +2,9 @@
 
 use duramen_base::ids::{ClusterId, ServerId};
 use duramen_net::Incoming;
-use duramen_node::{BackupService, JobDone, NodeOutput, ReplicaWasRead, RequestId, Task};
+use duramen_node::{
+    BackupService, JobDone, NodeOutput, ReceivedRequest, ReplicaWasRead, RequestId, Task,
+};
 use duramen_redis::membership::CoordinatorQuestion;
 
 /// A message of this server's other threads to the node's thread.
@@ -36,11 +38,10 @@ pub(crate) enum Mail {
 /// An order to the keeper.
 pub(super) enum Order {
     /// The keeper serves from now on.
-    Opened {
-        service: Box<BackupService<RequestId>>,
-        me: ServerId,
-    },
+    Opened(Box<BackupService<RequestId>>),
     Task(Task),
+    /// A request for the backup that came on a connection of the node.
+    Asked(ReceivedRequest),
     Adopt(Incoming),
     /// A replica was read, with the reader's memory.
     Read {

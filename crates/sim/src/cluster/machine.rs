@@ -359,9 +359,35 @@ impl World {
             }
             return;
         }
-        if !self.is_deaf(n, || Event::ToServer(n, input.clone())) {
-            self.tell(n, *input);
+        if self.is_deaf(n, || Event::ToServer(n, input.clone())) {
+            return;
         }
+        match *input {
+            NodeInput::Request(received) if received.question.is_for_backup() => {
+                self.ask_backup(n, &received);
+            }
+            input => self.tell(n, input),
+        }
+    }
+
+    /// The keeper's thread of a server gets a request for its backup.
+    fn ask_backup(&mut self, n: usize, received: &ReceivedRequest) {
+        let now_us = self.machines[n].clock(self.now_us);
+        let process = self.machines[n].process.as_mut().expect("it runs");
+        let (asked, mut replies) = (received.asked(), Vec::new());
+        match &mut process.keeper {
+            Some(keeper) => keeper.asked(now_us, asked, &mut replies),
+            None => replies.push(asked.not_here()),
+        }
+        let replies = replies.into_iter().map(NodeOutput::from).collect();
+        self.keeper_says(n, replies);
+        self.let_work(n);
+    }
+
+    /// Outputs of the keeper that follow at once.
+    fn keeper_says(&mut self, n: usize, out: Vec<NodeOutput>) {
+        let slow_us = self.machines[n].slow_us;
+        self.later(n, 20 + slow_us / 4, out);
     }
 
     /// The target machine refuses the connection.
@@ -587,8 +613,7 @@ impl World {
                 let mut out = Vec::new();
                 let keeper = process.keeper.as_mut().expect("it is a backup");
                 keeper.obey(now_us, task, &mut out);
-                let slow_us = self.machines[n].slow_us;
-                self.later(n, 20 + slow_us / 4, out);
+                self.keeper_says(n, out);
             }
             NodeOutput::View(view) => process.view = view,
             NodeOutput::Job(job) => self.begins_job(n, job),

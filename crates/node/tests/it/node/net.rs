@@ -299,6 +299,30 @@ impl Net {
         self.let_work(n);
     }
 
+    /// A backup's service answers what is for it, and the node all else, as in a server.
+    fn arrives(&mut self, n: usize, input: NodeInput) {
+        match input {
+            NodeInput::Request(received) if received.question.is_for_backup() => {
+                self.ask_backup(n, &received);
+            }
+            input => self.tell(n, input),
+        }
+    }
+
+    fn ask_backup(&mut self, n: usize, received: &ReceivedRequest) {
+        let server = &mut self.servers[n];
+        if !server.is_alive {
+            return;
+        }
+        let (asked, mut replies) = (received.asked(), Vec::new());
+        match &mut server.keeper {
+            Some(keeper) => keeper.asked(self.now_us, asked, &mut replies),
+            None => replies.push(asked.not_here()),
+        }
+        self.do_all(n, replies.into_iter().map(NodeOutput::from).collect());
+        self.let_work(n);
+    }
+
     /// Ends the process; its disk and page cache stay.
     pub fn kill(&mut self, n: usize) {
         let server = &mut self.servers[n];
@@ -447,7 +471,10 @@ impl Net {
                 self.at(1_000, Event::ToNode(n, Some(life), taken));
             }
             NodeOutput::Settings(_) | NodeOutput::Fails(_) => {}
-            NodeOutput::Ended { reason, .. } => self.servers[n].ended = Some(reason),
+            NodeOutput::Ended { reason, .. } => {
+                self.servers[n].ended = Some(reason);
+                self.servers[n].keeper = None; // its thread ends
+            }
         }
     }
 
@@ -557,7 +584,7 @@ impl Net {
                             let later_us = server.paused_us - self.now_us;
                             self.at(later_us, Event::ToNode(n, life, input));
                         } else if is_for {
-                            self.tell(n, input);
+                            self.arrives(n, input);
                         }
                     }
                 }

@@ -427,13 +427,21 @@ impl NodeThread {
                 let payload = message.payload_shared();
                 return self.deliver(request, (sender, target), number, payload);
             }
-            (Role::Server, Question::Peer(question)) => NodeInput::Request(ReceivedRequest {
-                request,
-                sender,
-                target,
-                question,
-                payload: message.payload().to_vec(),
-            }),
+            (Role::Server, Question::Peer(question)) => {
+                let received = ReceivedRequest {
+                    request,
+                    sender,
+                    target,
+                    question,
+                    payload: message.payload().to_vec(),
+                };
+                match &self.parts.keeper {
+                    Some(keeper) if received.question.is_for_backup() => {
+                        return keeper.tell(Order::Asked(received));
+                    }
+                    _ => NodeInput::Request(received),
+                }
+            }
             _ => {
                 let reason = "this server does not have the role that answers this request";
                 return self.trouble(request, &Trouble::NotServing { reason });
@@ -695,7 +703,7 @@ impl NodeThread {
     ) {
         let me = self.parts.node.member().id();
         if let (Some(service), Some(thread)) = (keeper, &self.parts.keeper) {
-            thread.tell(Order::Opened { service, me });
+            thread.tell(Order::Opened(service));
         }
         let read_until = Arc::clone(self.parts.node.read_until());
         let handle = self.parts.hub.handle();
