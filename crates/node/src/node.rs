@@ -255,12 +255,7 @@ impl Node {
         }
     }
 
-    fn on_request(
-        &mut self,
-        now_us: u64,
-        received: ReceivedRequest,
-        out: &mut Vec<NodeOutput>,
-    ) {
+    fn on_request(&mut self, now_us: u64, received: ReceivedRequest, out: &mut Vec<NodeOutput>) {
         let ReceivedRequest {
             request,
             sender,

@@ -47,9 +47,7 @@ use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use duramen_wire::native::Slice;
-use duramen_wire::native::message::{
-    CoordinatorAnswer, Peer, PeerAnswer, Refusal, ToCoordinator,
-};
+use duramen_wire::native::message::{CoordinatorAnswer, Peer, PeerAnswer, Refusal, ToCoordinator};
 use pace::Paces;
 pub(crate) use pace::{SLOW_US, Slow};
 use silence::{Need, Silence};
@@ -574,7 +572,9 @@ fn question(log: ServerId, request: &Request) -> (Peer, Slice) {
             Bytes::At(_) => Peer::ReadSegment {
                 log,
                 segment: write.segment,
-                certificate: write.certificate.expect("bytes that others have are certified"),
+                certificate: write
+                    .certificate
+                    .expect("bytes that others have are certified"),
             },
         },
         Request::Free(segment) => Peer::FreeReplicas {

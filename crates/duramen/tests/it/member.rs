@@ -645,7 +645,9 @@ fn a_pass_whose_survivor_lost_all_its_replicas_ends() {
     let (survivor, holders) = written.pop_first().expect("a survivor");
     assert_eq!(holders.len(), 3);
     holders.iter().for_each(|holder| cluster.lose(*holder));
-    others.into_iter().for_each(|request| cluster.handle(request));
+    others
+        .into_iter()
+        .for_each(|request| cluster.handle(request));
     // A pass may take it only after its own Swap (swap::D3).
     engine.relocate(survivor);
     for _ in 0..200 {
@@ -672,7 +674,10 @@ fn damaged_write(cluster: &Cluster, flips: [&dyn Fn(); 2]) -> Position {
     log.try_commit_here(Level::Synced);
     flips[1]();
     let is_data = |call: &Call| {
-        let end = call.write.certificate.map_or(0, |certificate| certificate.length);
+        let end = call
+            .write
+            .certificate
+            .map_or(0, |certificate| certificate.length);
         call.write.kind == Kind::Head && call.write.offset < end
     };
     for _ in 0..1000 {

@@ -10,7 +10,6 @@ use duramen_base::ids::{KeyRange, Level};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_base::waits;
 use duramen_cluster::placement::Layout;
-use duramen_cluster::replication::BackupId;
 use duramen_format::certificate::Certificate;
 use duramen_format::entry::NewObject;
 use duramen_wire::native::message::{RecoverSegment, RecoverTablet, Tablets};

@@ -775,7 +775,7 @@ fn an_open_replica_of_an_earlier_process_is_reported_as_such() {
         assert_eq!(rig.ask(&open, &bytes), stored(false));
     }
     let config = BackupConfig {
-            server: ME,
+        server: ME,
         hash_seed: SEED,
         read_lease_ms: LEASE_MS,
         ahead_bytes: 1 << 20,

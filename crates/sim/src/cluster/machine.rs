@@ -17,8 +17,8 @@ use duramen_base::ids::{ClusterId, Level, ServerId};
 use duramen_base::random::Random;
 use duramen_cluster::coordinator;
 use duramen_node::{
-    BackupService, Candidate, Input, Job, Node, NodeInput, NodeOptions, NodeOutput,
-    PeerRequest, ReceivedRequest, RequestId, Servant, View,
+    BackupService, Candidate, Input, Job, Node, NodeInput, NodeOptions, NodeOutput, PeerRequest,
+    ReceivedRequest, RequestId, Servant, View,
 };
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{Enlist, Peer, PeerAnswer, ServerAnswer};

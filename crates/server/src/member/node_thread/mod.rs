@@ -31,7 +31,8 @@ use duramen_config::clock::now_ms;
 use duramen_net as net;
 use duramen_net::{ConnectionId, Event, Hub, Payload, Reason};
 use duramen_node::{
-    BackupService, Clients, Input, Node, NodeInput, NodeOutput, PeerCall, PeerRequest, ReceivedRequest, RequestId, Token,
+    BackupService, Clients, Input, Node, NodeInput, NodeOutput, PeerCall, PeerRequest,
+    ReceivedRequest, RequestId, Token,
 };
 use duramen_redis::durability::Durability;
 use duramen_redis::flash::Tier;
