@@ -2,6 +2,7 @@
 //! of others, whichever server crashes; a server that is cut off reads nothing.
 
 mod histories;
+mod links;
 mod membership;
 mod migration;
 mod net;
