@@ -14,7 +14,7 @@
 //! engine.
 
 use super::cut::NextCut;
-use super::remote::Flight;
+use super::flight::Flight;
 use super::{Durable, Local, Replicas};
 use crate::{DiskState, Error};
 use duramen_backup::Chunk;

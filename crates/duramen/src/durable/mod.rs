@@ -5,6 +5,7 @@ mod background;
 mod commit;
 mod cut;
 mod figures;
+mod flight;
 mod health;
 mod preallocation;
 mod remote;

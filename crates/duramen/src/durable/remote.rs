@@ -18,6 +18,7 @@
 //! **Concurrency**: everything here holds the commit's lock; [`Backups`] is called under it and
 //! must not call back.
 
+use super::flight::{Part, Survivor};
 use super::{Commit, Durable};
 use crate::hints::Hints;
 use crate::{DiskState, Error};
@@ -29,7 +30,7 @@ use duramen_format::mend;
 use duramen_format::segment::Kind;
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::WriteReplica;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -92,77 +93,6 @@ pub(crate) struct Remote {
     pub backups: Arc<dyn Backups>,
     /// Only with a flash tier.
     pub hints: Option<Hints>,
-}
-
-/// In-flight replication state.
-#[derive(Default)]
-pub(crate) struct Flight {
-    /// The level that the present group must reach; `None`: there is no group (J1).
-    level: Option<Level>,
-    part: Part,
-    /// Reported as buffered, and not yet as synced (J3).
-    behind: Part,
-    /// Requested level, beyond the present group.
-    demanded: Level,
-    wants_sync: bool,
-    syncing: BTreeSet<BackupId>,
-    /// Survivors that are being written.
-    survivors: BTreeMap<SegmentId, Survivor>,
-    /// Memory for the next ones, because fresh memory is slow to touch.
-    spare: Vec<Arc<Vec<u8>>>,
-    /// The bytes of the last call: all replicas get the same bytes.
-    last: Option<(SegmentId, u32, u32, Slice)>,
-    /// A backup got bytes of these that did not match their certificates (J5).
-    pub suspects: BTreeSet<SegmentId>,
-}
-
-/// A survivor that is being written.
-struct Survivor {
-    certificate: Certificate,
-    bytes: Slice,
-    /// Its recipe and victims, if the origin of its entries is known.
-    recipe: Option<(Slice, Vec<SegmentId>)>,
-    /// It is a side log's, no pass filled it.
-    is_side: bool,
-}
-
-/// The data and records that must reach the replicas.
-#[derive(Default)]
-struct Part {
-    ends: BTreeMap<SegmentId, u32>,
-    closed: BTreeSet<SegmentId>,
-    /// End of its records in the control log.
-    records: u64,
-}
-
-impl Part {
-    fn is_empty(&self) -> bool {
-        self.ends.is_empty() && self.closed.is_empty() && self.records == 0
-    }
-
-    /// J2.
-    fn has_reached(&self, master: &Master, level: Level) -> bool {
-        let data = self.ends.iter();
-        let closed = self.closed.iter();
-        master.control().reached(master.segments()) >= self.records
-            && data
-                .into_iter()
-                .all(|(id, end)| master.durable_bytes(*id, level) >= *end || master.is_safe(*id))
-            && (level < Level::Synced || closed.into_iter().all(|id| master.is_safe(*id)))
-    }
-
-    fn join(&mut self, other: Part) {
-        self.ends.extend(other.ends);
-        self.closed.extend(other.closed);
-        self.records = self.records.max(other.records);
-    }
-}
-
-impl Flight {
-    fn is_pass_survivor(&self, segment: SegmentId) -> bool {
-        let survivor = self.survivors.get(&segment);
-        survivor.is_some_and(|survivor| !survivor.is_side)
-    }
 }
 
 impl Commit {
