@@ -105,17 +105,18 @@ impl Left {
 
     /// Z2 and Z4, then Z3. No other thread uses the store.
     pub(crate) fn settle(&self, durable: &Durable, backup: &Backup) -> Result<(), Error> {
+        let common = &durable.common;
         if !has_bug(Bug::LostNamesForgotten) {
             let lost: Vec<SegmentId> = self.images.keys().copied().collect();
-            durable.log().announce_lost(&lost, &self.listed);
+            common.log().announce_lost(&lost, &self.listed);
         }
         let mut claims: Vec<(SegmentId, &Claim)> = Vec::new();
         for loss in &self.losses {
             claims.extend(loss.claims.iter().map(|claim| (loss.segment, claim)));
         }
-        let mut session = durable.engine.brief_session()?;
+        let mut session = common.engine.brief_session()?;
         for claims in claims.chunks(STEP_KEYS) {
-            durable.log().disk_full(false); // Z2: only the commit needs the disk
+            common.log().disk_full(false); // Z2: only the commit needs the disk
             for (segment, claim) in claims.iter().filter(|_| !has_bug(Bug::OlderIsShown)) {
                 let table = Table(claim.table);
                 let is_object = match claim.kind {
@@ -123,7 +124,7 @@ impl Left {
                     EntryKind::Tombstone => false,
                     EntryKind::Completion => continue,
                 };
-                if !durable.engine.has_table(table.whole()) {
+                if !common.engine.has_table(table.whole()) {
                     continue;
                 }
                 let mut guard = session.pin();
@@ -131,9 +132,9 @@ impl Left {
                 guard.bury_lost(table, key, *segment, (claim.version, is_object))?;
                 let _ = guard.order().take_position(); // the commit has everything
             }
-            match durable.commit_once(&mut durable.lock(), Level::Synced) {
+            match durable.commit_once(&mut common.lock(), Level::Synced) {
                 Ok(()) => {}
-                Err(Error::DiskFull(_)) => durable.log().disk_full(true),
+                Err(Error::DiskFull(_)) => common.log().disk_full(true),
                 Err(error) => return Err(error),
             }
         }

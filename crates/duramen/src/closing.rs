@@ -14,7 +14,7 @@
 //!   [`Error::Closed`], and the others touch no file: the files are the parent's. Checked before a
 //!   lock is waited for, and again before a commit, since a closure under a guard may fork.
 
-use crate::durable::{Durable, Local};
+use crate::durable::{Common, Durable, Local};
 use crate::reentrancy;
 use crate::store::DurableStore;
 use crate::{Error, Store};
@@ -124,7 +124,7 @@ impl Drop for Store {
         // A cleaner in its hook would keep the log, and so the directory, beyond this point, and
         // would end the engine itself.
         let inner = &durable.log.durable;
-        inner.engine.end_cleaners();
+        inner.common.engine.end_cleaners();
         if !self.is_closed() {
             inner.let_go();
             inner.leave();
@@ -138,9 +138,10 @@ impl DurableStore {
     /// [`Store::close_unless`].
     fn end(&self, gives_up: impl Fn() -> bool) -> Result<Option<u64>, Error> {
         let durable = &self.log.durable;
-        let appended = durable.log().appended();
+        let log = durable.common.log();
+        let appended = log.appended();
         let written = self.log.wait_unless(&appended, Level::Synced, gives_up);
-        let written = written.map(|all| (!all).then(|| durable.log().undurable_bytes()));
+        let written = written.map(|all| (!all).then(|| log.undurable_bytes()));
         if matches!(written, Err(Error::DiskFull(_))) {
             return written;
         }
@@ -163,51 +164,31 @@ impl Durable {
     /// Syncs everything, writes it to frames, and records the clean end. Without room for that the
     /// sync is enough: the next start then reads the log as after a crash.
     fn shut_down(&self) -> Result<(), Error> {
-        let written = self.log().appended();
-        self.engine.close_heads();
-        let closed = self.commit_once(&mut self.lock(), Level::Synced);
+        let common = &self.common;
+        let written = common.log().appended();
+        common.engine.close_heads();
+        let closed = self.commit_once(&mut common.lock(), Level::Synced);
         let Some(local) = self.local() else {
             // Its log is recovered, or empty: no restart reads it. The commit of a member waits for
             // no backup.
             return closed;
         };
-        if closed.is_err() && self.log().reached(&written) < Level::Synced {
+        if closed.is_err() && common.log().reached(&written) < Level::Synced {
             return closed;
         }
         if let Some(heat) = &local.heat {
-            heat.write_last(&self.engine);
+            heat.write_last(&common.engine);
         }
-        match closed.and_then(|()| self.tidy_up(local)) {
+        match closed.and_then(|()| local.tidy_up(common)) {
             Err(Error::DiskFull(_)) => Ok(()),
             done => done,
         }
     }
 
-    fn tidy_up(&self, local: &Local) -> Result<(), Error> {
-        self.finish_repairs(local)?;
-        local.backup.flusher().end_growth();
-        while self.local_step(local)? {}
-        self.write_clean_shutdown(local)?;
-        local.backup.close()?;
-        Ok(())
-    }
-
-    /// Records a clean end: it is the last record, so commits are refused from here on.
-    fn write_clean_shutdown(&self, local: &Local) -> Result<(), Error> {
-        let mut commit = self.lock();
-        commit.master.record(Record::CleanShutdown {
-            next_segment: self.log().next_segment_id(),
-            safe_version: self.engine.version_floor(),
-        });
-        self.commit_once(&mut commit, Level::Synced)?;
-        local.closed.store(true, Ordering::Release);
-        Ok(())
-    }
-
     /// For a store that was not closed: makes all appends durable, if possible.
     fn let_go(&self) {
         // After a panic in a commit the state is unknown: the next start must determine it.
-        if let Ok(mut commit) = self.commit.lock() {
+        if let Ok(mut commit) = self.common.commit.lock() {
             let _ = self.commit_once(&mut commit, Level::Synced);
         }
     }
@@ -216,10 +197,34 @@ impl Durable {
     /// belongs to its node.
     fn leave(&self) {
         if let Some(local) = self.local() {
-            let commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
+            let commit = self.common.commit.lock();
+            let commit = commit.unwrap_or_else(PoisonError::into_inner);
             local.closed.store(true, Ordering::Release);
             drop(commit);
             local.backup.leave();
         }
+    }
+}
+
+impl Local {
+    fn tidy_up(&self, common: &Common) -> Result<(), Error> {
+        self.finish_repairs(common)?;
+        self.backup.flusher().end_growth();
+        while self.step(common)? {}
+        self.write_clean_shutdown(common)?;
+        self.backup.close()?;
+        Ok(())
+    }
+
+    /// Records a clean end: it is the last record, so commits are refused from here on.
+    fn write_clean_shutdown(&self, common: &Common) -> Result<(), Error> {
+        let mut commit = common.lock();
+        commit.master.record(Record::CleanShutdown {
+            next_segment: common.log().next_segment_id(),
+            safe_version: common.engine.version_floor(),
+        });
+        self.commit(common, &mut commit, Level::Synced)?;
+        self.closed.store(true, Ordering::Release);
+        Ok(())
     }
 }

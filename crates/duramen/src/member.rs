@@ -116,16 +116,16 @@ impl LogWriter {
         let Some(remote) = self.durable.remote() else {
             return;
         };
-        let before = self.durable.ended.load(Ordering::Acquire);
-        let mut commit = self.durable.lock();
+        let before = self.durable.common.ended.load(Ordering::Acquire);
+        let mut commit = self.durable.common.lock();
         change(&mut commit);
-        let _ = self.durable.pump(&mut commit, remote, Level::Memory); // its failure is in the health
+        let _ = remote.pump(&self.durable.common, &mut commit, Level::Memory); // its failure is in the health
         let is_swapping = commit.is_swapping();
         drop(commit);
         if is_swapping {
             self.background.ring(); // a recovery waits for the next step
         }
-        if self.durable.ended.load(Ordering::Acquire) != before {
+        if self.durable.common.ended.load(Ordering::Acquire) != before {
             self.tell();
         }
     }
@@ -144,7 +144,7 @@ impl LogWriter {
                     && let Some(segment) = commit.master.replicas().segment_of(ticket)
                 {
                     commit.flight.suspects.insert(segment);
-                    self.durable.figures.note_damaged();
+                    self.durable.common.figures.note_damaged();
                 }
                 commit.master.rejected(ticket, why);
             }
@@ -153,7 +153,7 @@ impl LogWriter {
 
     /// A backup did not build a survivor, and is sent its bytes instead.
     pub fn recipe_refused(&self, bytes: u64) {
-        self.durable.figures.note_refused_recipe(bytes);
+        self.durable.common.figures.note_refused_recipe(bytes);
     }
 
     /// None of these holders had the bytes of a closed segment for a call.
@@ -215,7 +215,7 @@ impl LogWriter {
         let mut open = Vec::new();
         self.hear(|commit| open = commit.master.backup_leaves(backup));
         for segment in &open {
-            self.durable.engine.close_head_of(*segment);
+            self.durable.common.engine.close_head_of(*segment);
         }
         open.is_empty()
     }
@@ -256,7 +256,7 @@ impl LogWriter {
     #[cfg(debug_assertions)]
     #[doc(hidden)]
     pub fn flip_survivors(&self, bits: u8) -> usize {
-        self.durable.lock().flip_survivors(bits)
+        self.durable.common.lock().flip_survivors(bits)
     }
 
     /// Number of other servers that hold a write when it has reached its level; `None`: this is not
@@ -267,17 +267,17 @@ impl LogWriter {
 
     /// How the log's segments lie with its backups, for people.
     pub fn placed(&self) -> Placed {
-        self.durable.lock().master.replicas_mut().placed()
+        self.durable.common.lock().master.replicas_mut().placed()
     }
 
     /// Whose leases are needed for reading.
     pub fn control_holders(&self) -> BTreeSet<BackupId> {
-        self.durable.lock().master.control_holders()
+        self.durable.common.lock().master.control_holders()
     }
 
     /// A text for the operator: the events that the log waits for.
     pub fn describe(&self) -> String {
-        self.durable.lock().master.describe()
+        self.durable.common.lock().master.describe()
     }
 }
 

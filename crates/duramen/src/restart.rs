@@ -24,7 +24,6 @@ use duramen_cluster::replication::{Config, Found, Master};
 use duramen_engine::{LogOptions, Mode as EngineMode, TableId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Segment ids that a restart skips: more than can have been given without trace (a pass reserves a
@@ -310,13 +309,10 @@ fn restart(
     };
     control::note_flipped(&backup, std::mem::take(&mut loaded.mended));
     let master = make_master(&backup, state, &backup.replicas());
-    let local = Local::new(backup, options.scrub_interval, heat);
+    let local = Local::new(backup, options, heat, clock_floor_ms);
     let durable = Durable::new(options, engine, master, Replicas::Local(local));
-    durable
-        .clock_floor_ms
-        .store(clock_floor_ms, Ordering::Relaxed);
     // P4. Without room it stays staged: reads are served, writes are refused until there is room.
-    match durable.commit_once(&mut durable.lock(), Level::Synced) {
+    match durable.commit_once(&mut durable.common.lock(), Level::Synced) {
         Ok(()) | Err(Error::DiskFull(_)) => {}
         Err(error) => return Err(error),
     }

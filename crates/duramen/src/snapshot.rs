@@ -63,7 +63,13 @@ struct Pinned<'a>(&'a LogWriter);
 
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
-        self.0.durable.lock().master.replicas_mut().unpin_all();
+        self.0
+            .durable
+            .common
+            .lock()
+            .master
+            .replicas_mut()
+            .unpin_all();
     }
 }
 
@@ -138,7 +144,7 @@ fn take(
     let (disk, pace) = considerate(log, local, disk);
     let target =
         Backup::create_copy(disk, &options, &geometry, source.identity()).map_err(Error::Disk)?;
-    let cut = log.durable.cut(local); // N1
+    let cut = local.cut(&log.durable.common); // N1
     log.tell();
     let (cut, _pinned) = (cut?, Pinned(log));
     let bytes_total = cut.certificates.values().map(|c| u64::from(c.length)).sum();
@@ -155,7 +161,12 @@ fn take(
             &mut buffer,
             pace.as_deref(),
         )?;
-        log.durable.lock().master.replicas_mut().unpin(*segment);
+        log.durable
+            .common
+            .lock()
+            .master
+            .replicas_mut()
+            .unpin(*segment);
         bytes_done += u64::from(certificate.length);
         progress(&Progress {
             bytes_done,

@@ -24,7 +24,7 @@ use duramen_base::ids::Level;
 use duramen_engine::Position;
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -175,16 +175,15 @@ impl Store {
         let Some(DurableStore { log, .. }) = &self.durable else {
             return Ok(());
         };
-        let appended = || log.durable.log().appended();
+        let appended = || log.durable.common.log().appended();
         let mut revived = self.engine.revived();
         let mut session = self.engine.brief_session()?;
         while revived.step(&mut session)? {
             log.wait(&appended(), Level::Buffered)?;
         }
         log.wait(&appended(), Level::Synced)?;
-        // From here on the present clock counts, so that no object that is live by it is lost.
-        log.durable.clock_floor_ms.store(0, Ordering::Relaxed);
-        log.durable.note_clock()
+        // No object that is live by the present clock is to be lost.
+        self.local().map_or(Ok(()), Local::forget_former_clock)
     }
 
     /// Joins the durable side with threads, if it has any.
@@ -194,10 +193,10 @@ impl Store {
         options: Options,
         threads: bool,
     ) -> Result<Arc<Store>, Error> {
-        let engine = durable.engine.clone();
+        let engine = durable.common.engine.clone();
         let log = Arc::new(LogWriter::new(Arc::new(durable), options.commit_window));
         let hook = Arc::downgrade(&log);
-        log.durable.log().on_demand(move || {
+        log.durable.common.log().on_demand(move || {
             if let Some(log) = hook.upgrade() {
                 if threads {
                     log.demand(Level::Synced);
@@ -236,10 +235,10 @@ impl Store {
         match &self.durable {
             Some(durable) => {
                 let durable = &durable.log.durable;
-                let relocated = durable.relocation_step();
+                let relocated = durable.common.relocation_step();
                 let worked = durable.background_step()?;
                 // No failure of a disk: it is tried again later.
-                let removed = durable.engine.remove_doubted().unwrap_or(false);
+                let removed = durable.common.engine.remove_doubted().unwrap_or(false);
                 Ok(worked || relocated || removed)
             }
             None => Ok(false),
@@ -253,10 +252,11 @@ impl Store {
     /// As [`background_step`](Self::background_step).
     #[doc(hidden)]
     pub fn scrub_step(&self) -> Result<bool, Error> {
-        match &self.durable {
-            Some(durable) => durable.log.durable.scrub_step(),
-            None => Ok(false),
-        }
+        let Some(DurableStore { log, .. }) = &self.durable else {
+            return Ok(false);
+        };
+        let local = log.durable.local();
+        local.map_or(Ok(false), |local| local.scrub_step(&log.durable.common))
     }
 
     /// Verifies all data on disk, one segment after the other in the background; damage is repaired
@@ -280,7 +280,7 @@ impl Store {
         if self.is_closed() || self.engine.is_inherited() {
             return None;
         }
-        let total = log.durable.begin_scrub();
+        let total = log.durable.local().map_or(0, Local::begin_scrub); // a node verifies a member's
         log.background.ring();
         Some(total)
     }
@@ -308,7 +308,7 @@ impl Store {
     #[doc(hidden)]
     pub fn watch_disk(&self, hook: impl Fn(&DiskState) + Send + Sync + 'static) {
         if let Some(durable) = &self.durable {
-            durable.log.durable.health.watch(Box::new(hook));
+            durable.log.durable.common.health.watch(Box::new(hook));
         }
     }
 

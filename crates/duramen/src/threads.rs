@@ -9,7 +9,7 @@
 //!   is a write like any other, have a thread of their own. It ends first.
 
 use crate::Error;
-use crate::durable::{Local, Remote, Replicas, Scrub};
+use crate::durable::{Local, Remote, Replicas};
 use crate::writer::LogWriter;
 use duramen_base::planted::carry;
 use std::sync::atomic::Ordering;
@@ -115,14 +115,16 @@ fn join(handles: &Handles) {
 fn run_doubts(log: &LogWriter) {
     while !log.stop_doubts.load(Ordering::SeqCst) {
         // A failure is no failure of the disk: the keys are found again.
-        if !log.durable.engine.remove_doubted().unwrap_or(false) {
+        if !log.durable.common.engine.remove_doubted().unwrap_or(false) {
             log.doubts.sleep(DOUBTS_EVERY);
         }
     }
 }
 
 fn run_heat(log: &LogWriter) {
-    let (engine, stop) = (&log.durable.engine, || log.stop.load(Ordering::SeqCst));
+    let (engine, stop) = (&log.durable.common.engine, || {
+        log.stop.load(Ordering::SeqCst)
+    });
     match &log.durable.replicas {
         Replicas::Local(Local {
             heat: Some(heat), ..
@@ -136,39 +138,41 @@ fn run_heat(log: &LogWriter) {
 
 fn run_background(log: &LogWriter) {
     let durable = &log.durable;
-    let scrub = durable.local().map(|local| &local.scrub);
-    let is_asked_for = || scrub.is_some_and(Scrub::is_asked_for);
+    let (common, local) = (&durable.common, durable.local());
+    let is_asked_for = || local.is_some_and(|local| local.scrub.is_asked_for());
     let mut scrubbed = Instant::now();
     let (mut noted, mut expired) = (Instant::now(), 0);
     while !log.stop.load(Ordering::SeqCst) {
-        let before = durable.ended.load(Ordering::Acquire);
+        let before = common.ended.load(Ordering::Acquire);
         let done = durable.background_step();
-        let relocated = durable.relocation_step();
-        if durable.ended.load(Ordering::Acquire) != before {
+        let relocated = common.relocation_step();
+        if common.ended.load(Ordering::Acquire) != before {
             log.tell();
         }
-        if noted.elapsed() >= NOTE_EVERY {
-            let now = durable.engine.stats().entries_expired;
-            if now != expired && durable.note_clock().is_ok() {
+        if let Some(local) = local
+            && noted.elapsed() >= NOTE_EVERY
+        {
+            let now = common.engine.stats().entries_expired;
+            if now != expired && local.note_clock().is_ok() {
                 expired = now;
             }
-            if let Some(local) = durable.local()
-                && let Err(error) = local.backup.scrubber().check_names()
-            {
-                durable.note(Err(&error.into()));
+            if let Err(error) = local.backup.scrubber().check_names() {
+                common.note(Err(&error.into()));
             }
             noted = Instant::now();
         }
-        if scrub.is_some_and(|scrub| scrub.is_due(scrubbed)) {
+        if let Some(local) = local
+            && local.scrub.is_due(scrubbed)
+        {
             // Damage that it finds is repaired; an unreadable device shows in the repair.
             let began = Instant::now();
-            let _ = durable.scrub_step();
+            let _ = local.scrub_step(common);
             scrubbed = Instant::now();
-            if is_asked_for() && durable.log().undurable_bytes() > 0 {
+            if is_asked_for() && common.log().undurable_bytes() > 0 {
                 log.background.sleep(began.elapsed()); // half of the time is for commits
             }
         }
-        durable.note(done.as_ref().map(drop));
+        common.note(done.as_ref().map(drop));
         match done {
             Ok(true) => {}
             Ok(false) if relocated || is_asked_for() => {}

@@ -79,7 +79,7 @@ impl LogWriter {
 
     /// The level of everything up to `position`. Cheap.
     pub fn reached(&self, position: &Position) -> Level {
-        self.durable.log().reached(position)
+        self.durable.common.log().reached(position)
     }
 
     /// Waits until `position` has reached `level`; commits on this thread if no other thread does.
@@ -102,14 +102,14 @@ impl LogWriter {
         gives_up: impl Fn() -> bool,
     ) -> Result<bool, Error> {
         loop {
-            let before = self.durable.ended.load(Ordering::Acquire); // W2
+            let before = self.durable.common.ended.load(Ordering::Acquire); // W2
             if self.reached(position) >= level {
                 return Ok(true);
             }
-            if self.durable.engine.is_inherited() {
+            if self.durable.common.engine.is_inherited() {
                 return Err(Error::Closed); // closing::E6
             }
-            match self.durable.try_lock() {
+            match self.durable.common.try_lock() {
                 // Another thread may have committed it between the two checks.
                 Some(_) if self.reached(position) >= level => return Ok(true),
                 Some(commit) => {
@@ -120,7 +120,7 @@ impl LogWriter {
                 }
                 None => self.wait_for_end(before),
             }
-            self.durable.health.check()?;
+            self.durable.common.health.check()?;
             if self.reached(position) < level && gives_up() {
                 return Ok(false);
             }
@@ -131,7 +131,7 @@ impl LogWriter {
     fn wait_for_end(&self, before: u64) {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let guard = self.waiting.lock().expect("waiters");
-        if self.durable.ended.load(Ordering::SeqCst) == before {
+        if self.durable.common.ended.load(Ordering::SeqCst) == before {
             drop(self.progress.wait_timeout(guard, LOOK_AGAIN));
         }
         self.waiters.fetch_sub(1, Ordering::SeqCst);
@@ -157,7 +157,7 @@ impl LogWriter {
     /// writer's thread and back. A failure shows in [`failure`](Self::failure) and in
     /// [`wait`](Self::wait).
     pub fn try_commit_here(&self, level: Level) -> bool {
-        let Some(commit) = self.durable.try_lock() else {
+        let Some(commit) = self.durable.common.try_lock() else {
             return false;
         };
         let _ = self.commit_here(commit, level);
@@ -166,7 +166,7 @@ impl LogWriter {
 
     /// One commit, even if another one is in progress: waits for it first.
     pub(crate) fn commit_now(&self, level: Level) -> Result<(), Error> {
-        self.commit_here(self.durable.lock(), level)
+        self.commit_here(self.durable.common.lock(), level)
     }
 
     fn commit_here(&self, mut commit: MutexGuard<'_, Commit>, level: Level) -> Result<(), Error> {
@@ -196,7 +196,7 @@ impl LogWriter {
 
     /// The reason why writes are refused permanently; `None` while they are not.
     pub fn failure(&self) -> Option<String> {
-        match self.durable.health.get() {
+        match self.durable.common.health.get() {
             DiskState::Failed(reason) => Some(reason),
             DiskState::Ok | DiskState::Full => None,
         }
@@ -208,13 +208,13 @@ impl LogWriter {
 
     /// Whether the disk takes commits.
     pub fn disk(&self) -> DiskState {
-        self.durable.health.get()
+        self.durable.common.health.get()
     }
 
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`]: the disk took no commit the last time.
     pub fn check_disk(&self) -> Result<(), Error> {
-        self.durable.health.check()
+        self.durable.common.health.check()
     }
 
     /// Main loop of the writer's thread: commits on demand, writes unrequested data at intervals,
@@ -233,18 +233,18 @@ impl LogWriter {
             } else if !self.sleep(pause) {
                 continue; // a demand came
             }
-            let durable = &self.durable;
+            let common = &self.durable.common;
             if level == Level::Memory {
                 // No demand: write, and sync data that was written some time ago.
                 let late = synced.elapsed() >= SYNC_WITHIN;
-                let unsynced = durable.unsynced.load(Ordering::Relaxed);
-                let behind = durable.log().undurable_bytes();
+                let unsynced = common.unsynced.load(Ordering::Relaxed);
+                let behind = common.log().undurable_bytes();
                 pause = if behind >= SHIP_BYTES {
                     SHIP_OFTEN
                 } else {
                     SHIP_WITHIN
                 };
-                if behind == 0 && !unsynced && durable.health.check().is_ok() {
+                if behind == 0 && !unsynced && common.health.check().is_ok() {
                     continue;
                 }
                 level = if late { Level::Synced } else { Level::Buffered };

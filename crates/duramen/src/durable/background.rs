@@ -8,7 +8,7 @@
 //!   up: its victims stay listed, and a restart loads those.
 //! - B2: a failed step changes nothing and is retried; only a failure of the device ends it.
 
-use super::{Durable, LOCAL, Local, Replicas};
+use super::{Common, Durable, LOCAL, Local, Replicas};
 use crate::Error;
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
@@ -26,24 +26,30 @@ impl Durable {
     /// [`Error::DiskFull`]: retry later. [`Error::DiskFailed`], [`Error::Closed`].
     pub fn background_step(&self) -> Result<bool, Error> {
         match &self.replicas {
-            Replicas::Local(local) => self.local_step(local),
-            Replicas::Remote(remote) => self.remote_step(remote),
+            Replicas::Local(local) => local.step(&self.common),
+            Replicas::Remote(remote) => remote.step(&self.common),
         }
     }
+}
 
-    pub(crate) fn local_step(&self, local: &Local) -> Result<bool, Error> {
-        self.check_open(local)?;
-        self.secure_room(local);
+impl Local {
+    /// As [`Durable::background_step`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn step(&self, common: &Common) -> Result<bool, Error> {
+        self.check_open(common)?;
+        self.secure_room(common);
         // Each step gets its turn regardless of errors of the others: a step that makes room must
         // not wait for one that needs room.
         let steps = [
-            self.settle(local),
-            self.free_all(local),
-            local.backup.flush_step().map_err(Error::from),
-            self.write_survivor(local),
-            self.drop_abandoned(),
-            self.advance_swap(local),
-            self.repair(local),
+            self.settle(common),
+            self.free_all(common),
+            self.backup.flush_step().map_err(Error::from),
+            self.write_survivor(common),
+            Ok(drop_abandoned(common)),
+            self.advance_swap(common),
+            self.repair(common),
         ];
         steps
             .into_iter()
@@ -51,37 +57,33 @@ impl Durable {
     }
 
     /// Applies the rules: the last commits' acknowledgements may allow further steps.
-    fn settle(&self, local: &Local) -> Result<bool, Error> {
-        self.apply_rules(&mut self.lock(), local)?;
+    fn settle(&self, common: &Common) -> Result<bool, Error> {
+        self.apply_rules(common, &mut common.lock())?;
         Ok(false)
     }
 
     /// Writes a closed survivor to its frame, as a whole.
-    fn write_survivor(&self, local: &Local) -> Result<bool, Error> {
-        let log = self.log();
+    fn write_survivor(&self, common: &Common) -> Result<bool, Error> {
+        let log = common.log();
         let Some(ready) = log.next_survivor() else {
             return Ok(false);
         };
         if self.held.load(Ordering::Relaxed) == ready.segment.0 {
             return Ok(false); // B3
         }
-        let Some(bytes) = self.sound_survivor(ready.segment, ready.bytes) else {
-            if self.give_up_damaged(ready.segment) {
+        let Some(bytes) = common.sound_survivor(ready.segment, ready.bytes) else {
+            if common.give_up_damaged(ready.segment) {
                 return Ok(true);
             }
             self.held.store(ready.segment.0, Ordering::Relaxed);
             return Ok(false);
         };
         let certificate = Certificate::of(&bytes);
-        local.backup.flusher().write_frame(
-            ready.segment,
-            0,
-            &bytes,
-            certificate,
-            Kind::Survivor,
-        )?;
-        let mut commit = self.lock();
-        commit.survivors.insert(ready.segment, certificate);
+        self.backup
+            .flusher()
+            .write_frame(ready.segment, 0, &bytes, certificate, Kind::Survivor)?;
+        let mut commit = common.lock();
+        commit.survivors.add(ready.segment, certificate);
         commit
             .master
             .segments_mut()
@@ -91,6 +93,81 @@ impl Durable {
         Ok(true)
     }
 
+    /// Proposes the next swap; reports a durable one to the engine. The record needs a synced
+    /// commit.
+    fn advance_swap(&self, common: &Common) -> Result<bool, Error> {
+        let log = common.log();
+        let commit = &mut *common.lock();
+        if !commit.survivors.is_swap_proposed() {
+            let Some(swap) = log.next_swap() else {
+                let waits = log.swap_waits_for();
+                return match waits {
+                    // swap::D2: the heads must be synced up to this position.
+                    Some(position) if log.reached(&position) < Level::Synced => {
+                        self.commit(common, commit, Level::Synced)?;
+                        Ok(true)
+                    }
+                    _ => Ok(false),
+                };
+            };
+            let frees_early = has_bug(Bug::FreeBeforeSwap);
+            if frees_early {
+                commit.frees.extend(&swap.remove);
+            }
+            commit.survivors.propose(swap, &mut commit.master);
+            if frees_early {
+                return Ok(true);
+            }
+        }
+        // Commits the record; then applies the rules that depend on its being synced.
+        self.commit(common, commit, Level::Synced)?;
+        self.apply_rules(common, commit)?;
+        if let Some(swap) = commit.survivors.take_swapped() {
+            log.swapped(&swap);
+        }
+        Ok(true)
+    }
+
+    /// Frees all of them: a swap can remove many segments at once.
+    fn free_all(&self, common: &Common) -> Result<bool, Error> {
+        let mut any = false;
+        while self.free_one(common)? {
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Drops from the backup one replica that is not part of the log any more.
+    fn free_one(&self, common: &Common) -> Result<bool, Error> {
+        let segment = common.lock().frees.pop_front();
+        let Some(segment) = segment else {
+            return Ok(false);
+        };
+        match self.backup.free(segment) {
+            // A survivor that was never swapped in may have been lost with its frame.
+            Ok(()) | Err(duramen_backup::Error::UnknownSegment { .. }) => Ok(true),
+            Err(error) => {
+                common.lock().frees.push_front(segment);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// Drops frames of side logs that were given up. Returns whether there were any.
+fn drop_abandoned(common: &Common) -> bool {
+    let abandoned = common.log().take_abandoned();
+    let mut commit = common.lock();
+    for segment in &abandoned {
+        if commit.survivors.remove(*segment) {
+            commit.master.survivor_abandoned(*segment);
+            commit.frees.push_back(*segment);
+        }
+    }
+    !abandoned.is_empty()
+}
+
+impl Common {
     /// The bytes of a survivor as they are to be written (B3). `None`: they have more damage than
     /// one flipped bit of an entry.
     pub(super) fn sound_survivor<'a>(
@@ -137,91 +214,6 @@ impl Durable {
                 );
                 self.engine.tell_damage(segment, false, what);
                 None
-            }
-        }
-    }
-
-    /// Drops frames of side logs that were given up.
-    fn drop_abandoned(&self) -> Result<bool, Error> {
-        let abandoned = self.log().take_abandoned();
-        let mut commit = self.lock();
-        for segment in &abandoned {
-            if commit.survivors.remove(segment).is_some() {
-                commit.master.survivor_abandoned(*segment);
-                commit.frees.push_back(*segment);
-            }
-        }
-        Ok(!abandoned.is_empty())
-    }
-
-    /// Proposes the next swap; reports a durable one to the engine. The record needs a synced
-    /// commit.
-    fn advance_swap(&self, local: &Local) -> Result<bool, Error> {
-        let log = self.log();
-        let mut commit = self.lock();
-        if commit.proposed.is_none() {
-            let Some(swap) = log.next_swap() else {
-                let waits = log.swap_waits_for();
-                return match waits {
-                    // swap::D2: the heads must be synced up to this position.
-                    Some(position) if log.reached(&position) < Level::Synced => {
-                        self.commit_once(&mut commit, Level::Synced)?;
-                        Ok(true)
-                    }
-                    _ => Ok(false),
-                };
-            };
-            let certificates = &mut commit.survivors;
-            let add = swap.add.iter().map(|id| {
-                let certificate = certificates.remove(id);
-                (*id, certificate.expect("a survivor that was written"))
-            });
-            let add = add.collect();
-            let number = commit
-                .master
-                .swap(add, swap.remove.clone(), swap.version_floor);
-            if has_bug(Bug::FreeBeforeSwap) {
-                commit.frees.extend(&swap.remove);
-                commit.proposed = Some((number, swap));
-                return Ok(true);
-            }
-            commit.proposed = Some((number, swap));
-        }
-        // Commits the record; then applies the rules that depend on its being synced.
-        self.commit_once(&mut commit, Level::Synced)?;
-        self.apply_rules(&mut commit, local)?;
-        if let Some((number, swap)) = commit.proposed.take() {
-            if commit.swapped.contains(&number) {
-                commit.swapped.clear();
-                log.swapped(&swap);
-            } else {
-                commit.proposed = Some((number, swap));
-            }
-        }
-        Ok(true)
-    }
-
-    /// Frees all of them: a swap can remove many segments at once.
-    fn free_all(&self, local: &Local) -> Result<bool, Error> {
-        let mut any = false;
-        while self.free_one(local)? {
-            any = true;
-        }
-        Ok(any)
-    }
-
-    /// Drops from the backup one replica that is not part of the log any more.
-    fn free_one(&self, local: &Local) -> Result<bool, Error> {
-        let segment = self.lock().frees.pop_front();
-        let Some(segment) = segment else {
-            return Ok(false);
-        };
-        match local.backup.free(segment) {
-            // A survivor that was never swapped in may have been lost with its frame.
-            Ok(()) | Err(duramen_backup::Error::UnknownSegment { .. }) => Ok(true),
-            Err(error) => {
-                self.lock().frees.push_front(segment);
-                Err(error.into())
             }
         }
     }

@@ -15,13 +15,14 @@
 
 use super::cut::NextCut;
 use super::flight::Flight;
-use super::{Durable, Local, Replicas};
+use super::survivors::Survivors;
+use super::{Common, Durable, Local, Replicas};
 use crate::{DiskState, Error};
-use duramen_backup::Chunk;
+use duramen_backup::{Backup, Chunk};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::replication::{BackupId, Effect, Master, Send};
-use duramen_engine::{Collected, Piece, Swap, TableChange};
+use duramen_engine::{Collected, Log, Piece, TableChange};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::{Pass, Record};
 use duramen_format::segment::Kind;
@@ -32,7 +33,7 @@ use std::time::Instant;
 /// Part of the write-ahead log that a commit takes at most, plus a segment, so that it fits also
 /// without a free frame. A quarter lets the next commit in while the last one waits for its frames.
 /// Longer backlogs are committed in several steps.
-pub(super) const PART_OF_WAL: u64 = 4;
+const PART_OF_WAL: u64 = 4;
 
 /// The only backup of a single server.
 pub(crate) const LOCAL: BackupId = BackupId(0);
@@ -51,13 +52,8 @@ pub(crate) struct Commit {
     certificates: BTreeMap<SegmentId, Certificate>,
     /// To be freed on the disk, in the background.
     pub frees: VecDeque<SegmentId>,
-    /// Swaps that have become durable; the background work reports them to the engine.
-    pub swapped: Vec<u64>,
     pub appended_bytes: u64,
-    /// Survivors in frames, not yet proposed.
-    pub survivors: BTreeMap<SegmentId, Certificate>,
-    /// The swap in flight, with its number.
-    pub proposed: Option<(u64, Swap)>,
+    pub survivors: Survivors,
     /// An acknowledgement came since the rules were last applied.
     acknowledged: bool,
     /// For a member of a cluster: its sends in flight.
@@ -75,112 +71,29 @@ impl Commit {
             effects: Vec::new(),
             certificates: BTreeMap::new(),
             frees: VecDeque::new(),
-            swapped: Vec::new(),
             appended_bytes: 0,
-            survivors: BTreeMap::new(),
-            proposed: None,
+            survivors: Survivors::default(),
             acknowledged: false,
             flight: Flight::default(),
         }
     }
 
-    /// Certificates of the segments that heads write to, up to the last commit.
-    pub fn open_certificates(&self) -> &BTreeMap<SegmentId, Certificate> {
-        &self.certificates
-    }
-}
-
-impl Durable {
-    /// Makes all appends so far reach `level`. This is a whole commit: the simulator calls nothing
-    /// else.
-    ///
-    /// # Errors
-    /// [`Error::DiskFull`]: retry later, nothing is lost. [`Error::DiskFailed`]: permanent (G4).
-    /// [`Error::Closed`].
-    pub fn commit_once(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
-        let level = level.max(Level::Buffered);
-        let local = match &self.replicas {
-            Replicas::Local(local) => local,
-            Replicas::Remote(remote) => return self.pump(commit, remote, level),
-        };
-        self.check_open(local)?;
-        let result = self.commit_local(commit, local, level);
-        match &result {
-            Ok(()) => self.health.set(DiskState::Ok, self.log()),
-            Err(Error::DiskFull(_)) => self.health.set(DiskState::Full, self.log()),
-            Err(error) => self
-                .health
-                .set(DiskState::Failed(error.to_string()), self.log()),
-        }
-        self.ended.fetch_add(1, Ordering::AcqRel);
-        result
-    }
-
-    fn commit_local(&self, commit: &mut Commit, local: &Local, level: Level) -> Result<(), Error> {
-        if let DiskState::Failed(reason) = self.health.get() {
-            return Err(Error::DiskFailed(reason)); // G4
-        }
-        local.backup.clock().set_ms(self.clock_ms())?;
-        self.secure_room(local);
-        if commit.staged {
-            self.stage_rest(commit, local)?;
-            self.write(commit, local, level)?; // G3
-            commit.make_cut();
-        }
-        let is_cut = self.collect(commit, local);
-        // Earlier appends are committed here; appends made meanwhile may be in the next commit.
-        let until = is_cut.then(|| self.log().appended());
-        let mut wrote = self.commit_collected(commit, local, level)?;
-        if let Some(until) = until {
-            while self.log().reached(&until) < level && self.collect(commit, local) {
-                wrote |= self.commit_collected(commit, local, level)?;
-            }
-            wrote |= self.commit_collected(commit, local, level)?;
-        }
-        if !wrote && level == Level::Synced && self.unsynced.load(Ordering::Relaxed) {
-            let started = Instant::now();
-            local.backup.sync()?;
-            local.meter.synced(started.elapsed());
-            self.log().complete_all(Level::Synced);
-            self.acked(commit, Level::Synced);
-        }
-        Ok(())
-    }
-
-    /// One atomic step (G1); returns whether there was anything to write.
-    fn commit_collected(
-        &self,
-        commit: &mut Commit,
-        local: &Local,
-        level: Level,
-    ) -> Result<bool, Error> {
-        self.tell(commit);
-        let staged = self.stage(commit, local)?;
-        let is_needed = staged || !commit.collected.is_empty();
-        if is_needed {
-            commit.staged = true;
-            self.write(commit, local, level)?;
-        }
-        commit.make_cut();
-        Ok(is_needed)
-    }
-
     /// Passes the collected data to the rules.
-    pub fn tell(&self, commit: &mut Commit) {
+    pub fn tell(&mut self, log: &Log) {
         let Commit {
             master,
             collected,
             certificates,
             appended_bytes,
             ..
-        } = commit;
+        } = self;
         for change in collected.changes() {
             master.record(table_record(change));
         }
         // A victim that is not listed yet waits in the rules (replication::O15). One whose swap is
         // written already needs no announcement: nothing that is written now counts without that
         // swap (G1).
-        master.forget_victims(|victim| self.log().is_durable_segment(victim));
+        master.forget_victims(|victim| log.is_durable_segment(victim));
         for pass in collected.passes() {
             master.record(Record::Pass(Pass {
                 first: pass.first,
@@ -188,7 +101,7 @@ impl Durable {
                 victims: pass.victims.clone(),
             }));
         }
-        for piece in self.log().pieces(collected) {
+        for piece in log.pieces(collected) {
             match piece {
                 Piece::Open { segment, head } => {
                     certificates.insert(segment, Certificate::EMPTY);
@@ -214,40 +127,36 @@ impl Durable {
         }
     }
 
-    /// Applies the rules and stages their sends. Returns whether there were any.
-    fn stage(&self, commit: &mut Commit, local: &Local) -> Result<bool, Error> {
-        let mut effects = std::mem::take(&mut commit.effects);
-        let mut next_id = || self.log().new_segment_id();
-        commit.master.poll(&mut next_id, &mut effects);
-        for effect in effects.drain(..) {
+    /// Applies the rules. Returns whether something is to be sent.
+    fn poll(&mut self, log: &Log) -> bool {
+        let mut next_id = || log.new_segment_id();
+        self.master.poll(&mut next_id, &mut self.effects);
+        for effect in self.effects.drain(..) {
             match effect {
-                Effect::Send(send) => commit.unstaged.push_back(send),
-                Effect::Free { segment, .. } => commit.frees.push_back(segment),
-                Effect::Swapped { swap } => commit.swapped.push(swap),
+                Effect::Send(send) => self.unstaged.push_back(send),
+                Effect::Free { segment, .. } => self.frees.push_back(segment),
+                Effect::Swapped { swap } => self.survivors.swapped(swap),
                 Effect::ControlHead { .. } => {} // only a coordinator must know it
             }
         }
-        commit.effects = effects;
-        self.figures.note(commit);
-        let sent = !commit.unstaged.is_empty();
-        commit.staged |= sent;
-        self.stage_rest(commit, local)?;
-        Ok(sent)
+        let sends = !self.unstaged.is_empty();
+        self.staged |= sends;
+        sends
     }
 
     /// Stages the remaining sends. A failed one is retried as a whole; parts of it that are staged
     /// stay staged.
-    fn stage_rest(&self, commit: &mut Commit, local: &Local) -> Result<(), Error> {
-        while let Some(send) = commit.unstaged.pop_front() {
-            if let Err(error) = self.stage_one(commit, local, &send) {
-                commit.unstaged.push_front(send);
+    fn stage(&mut self, log: &Log, backup: &Backup) -> Result<(), Error> {
+        while let Some(send) = self.unstaged.pop_front() {
+            if let Err(error) = self.stage_one(log, backup, &send) {
+                self.unstaged.push_front(send);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    fn stage_one(&self, commit: &Commit, local: &Local, send: &Send) -> Result<(), Error> {
+    fn stage_one(&self, log: &Log, backup: &Backup, send: &Send) -> Result<(), Error> {
         let end = send.certificate.length;
         let mut open = send.open;
         let mut chunk = |offset: u32, bytes: &[u8], last: bool| {
@@ -262,13 +171,13 @@ impl Durable {
                 open: std::mem::take(&mut open),
                 close: last && send.close,
             };
-            local.backup.stage_certified(chunk)
+            backup.stage_certified(chunk)
         };
         if send.from == end {
             return Ok(chunk(end, &[], true)?);
         }
         if send.kind == Kind::Control {
-            let bytes = commit.master.control().bytes(send.segment);
+            let bytes = self.master.control().bytes(send.segment);
             return Ok(chunk(
                 send.from,
                 &bytes[send.from as usize..end as usize],
@@ -276,7 +185,7 @@ impl Durable {
             )?);
         }
         let mut at = send.from;
-        for piece in self.log().pieces(&commit.collected) {
+        for piece in log.pieces(&self.collected) {
             if let Piece::Data {
                 segment,
                 offset,
@@ -293,37 +202,148 @@ impl Durable {
         Ok(())
     }
 
+    /// All that was sent has reached this level on the local disk.
+    fn acked(&mut self, level: Level) {
+        self.master.replicas_mut().acked_all(LOCAL, level);
+        self.acknowledged = true;
+    }
+
+    /// The collected part is written.
+    fn make_cut(&mut self) {
+        self.next_cut.make(&mut self.master, &self.certificates);
+    }
+}
+
+impl Durable {
+    /// Makes all appends so far reach `level`. This is a whole commit: the simulator calls nothing
+    /// else.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`]: retry later, nothing is lost. [`Error::DiskFailed`]: permanent (G4).
+    /// [`Error::Closed`].
+    pub fn commit_once(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
+        let level = level.max(Level::Buffered);
+        match &self.replicas {
+            Replicas::Local(local) => local.commit(&self.common, commit, level),
+            Replicas::Remote(remote) => remote.pump(&self.common, commit, level),
+        }
+    }
+}
+
+impl Local {
+    /// As [`Durable::commit_once`], at level buffered or synced.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn commit(&self, common: &Common, commit: &mut Commit, level: Level) -> Result<(), Error> {
+        self.check_open(common)?;
+        let result = self.commit_all(common, commit, level);
+        let state = match &result {
+            Ok(()) => DiskState::Ok,
+            Err(Error::DiskFull(_)) => DiskState::Full,
+            Err(error) => DiskState::Failed(error.to_string()),
+        };
+        common.health.set(state, common.log());
+        common.ended.fetch_add(1, Ordering::AcqRel);
+        result
+    }
+
+    fn commit_all(&self, common: &Common, commit: &mut Commit, level: Level) -> Result<(), Error> {
+        if let DiskState::Failed(reason) = common.health.get() {
+            return Err(Error::DiskFailed(reason)); // G4
+        }
+        let log = common.log();
+        self.backup.clock().set_ms(self.clock_ms())?;
+        self.secure_room(common);
+        if commit.staged {
+            commit.stage(log, &self.backup)?;
+            self.write(common, commit, level)?; // G3
+            commit.make_cut();
+        }
+        let is_cut = self.collect(log, commit);
+        // Earlier appends are committed here; appends made meanwhile may be in the next commit.
+        let until = is_cut.then(|| log.appended());
+        let mut wrote = self.commit_collected(common, commit, level)?;
+        if let Some(until) = until {
+            while log.reached(&until) < level && self.collect(log, commit) {
+                wrote |= self.commit_collected(common, commit, level)?;
+            }
+            wrote |= self.commit_collected(common, commit, level)?;
+        }
+        if !wrote && level == Level::Synced && common.unsynced.load(Ordering::Relaxed) {
+            let started = Instant::now();
+            self.backup.sync()?;
+            self.meter.synced(started.elapsed());
+            log.complete_all(Level::Synced);
+            common.unsynced.store(false, Ordering::Relaxed);
+            commit.acked(Level::Synced);
+        }
+        Ok(())
+    }
+
+    /// Collects the next part of a commit. Returns whether something was left.
+    fn collect(&self, log: &Log, commit: &mut Commit) -> bool {
+        let (out, next_cut) = (&mut commit.collected, &mut commit.next_cut);
+        self.parts.collect(log, self.part_bytes(), out, next_cut)
+    }
+
+    /// Most bytes of a part.
+    pub(super) fn part_bytes(&self) -> u64 {
+        self.backup.flusher().ring_bytes() / PART_OF_WAL
+    }
+
+    /// One atomic step (G1); returns whether there was anything to write.
+    fn commit_collected(
+        &self,
+        common: &Common,
+        commit: &mut Commit,
+        level: Level,
+    ) -> Result<bool, Error> {
+        commit.tell(common.log());
+        let staged = self.stage(common, commit)?;
+        let is_needed = staged || !commit.collected.is_empty();
+        if is_needed {
+            commit.staged = true;
+            self.write(common, commit, level)?;
+        }
+        commit.make_cut();
+        Ok(is_needed)
+    }
+
+    /// Applies the rules and stages their sends. Returns whether there were any.
+    fn stage(&self, common: &Common, commit: &mut Commit) -> Result<bool, Error> {
+        let sends = commit.poll(common.log());
+        common.figures.note(commit);
+        commit.stage(common.log(), &self.backup)?;
+        Ok(sends)
+    }
+
     /// Commits the staged data, then reports the result (G2).
-    fn write(&self, commit: &mut Commit, local: &Local, level: Level) -> Result<(), Error> {
+    fn write(&self, common: &Common, commit: &mut Commit, level: Level) -> Result<(), Error> {
         let started = Instant::now();
-        let committed = local.backup.commit(level)?;
+        let committed = self.backup.commit(level)?;
         if level == Level::Synced {
-            local.meter.synced(started.elapsed());
+            self.meter.synced(started.elapsed());
         }
         commit.staged = false;
         let mut reached = committed.level.min(level);
         if has_bug(Bug::AnswerBeforeSync) {
             reached = Level::Synced;
         }
-        self.log().complete(&mut commit.collected, reached);
-        if reached == Level::Synced && self.unsynced.load(Ordering::Relaxed) {
-            self.log().complete_all(Level::Synced);
+        common.log().complete(&mut commit.collected, reached);
+        if reached == Level::Synced && common.unsynced.load(Ordering::Relaxed) {
+            common.log().complete_all(Level::Synced);
         }
-        self.acked(commit, reached);
+        let unsynced = reached < Level::Synced;
+        common.unsynced.store(unsynced, Ordering::Relaxed);
+        commit.acked(reached);
         Ok(())
-    }
-
-    fn acked(&self, commit: &mut Commit, level: Level) {
-        self.unsynced
-            .store(level < Level::Synced, Ordering::Relaxed);
-        commit.master.replicas_mut().acked_all(LOCAL, level);
-        commit.acknowledged = true;
     }
 
     /// Applies the rules to new acknowledgements: swaps that have become durable, segments to be
     /// freed.
-    pub fn apply_rules(&self, commit: &mut Commit, local: &Local) -> Result<(), Error> {
-        if std::mem::take(&mut commit.acknowledged) && self.stage(commit, local)? {
+    pub fn apply_rules(&self, common: &Common, commit: &mut Commit) -> Result<(), Error> {
+        if std::mem::take(&mut commit.acknowledged) && self.stage(common, commit)? {
             commit.staged = true;
         }
         Ok(())
@@ -335,28 +355,24 @@ impl Durable {
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`].
     pub fn note_clock(&self) -> Result<(), Error> {
-        if let Some(local) = self.local() {
-            local.backup.clock().set_ms(self.clock_ms())?;
-            local.backup.clock().note()?;
-        }
+        self.backup.clock().set_ms(self.clock_ms())?;
+        self.backup.clock().note()?;
         Ok(())
+    }
+
+    /// From here on the present clock counts, and is recorded.
+    ///
+    /// # Errors
+    /// As [`note_clock`](Self::note_clock).
+    pub fn forget_former_clock(&self) -> Result<(), Error> {
+        self.clock_floor_ms.store(0, Ordering::Relaxed);
+        self.note_clock()
     }
 
     /// The clock value that the next start gets.
     fn clock_ms(&self) -> u64 {
         let floor_ms = self.clock_floor_ms.load(Ordering::Relaxed);
-        self.options.engine.clock.now_ms().max(floor_ms)
-    }
-
-    /// Records the result of a background step: a failure of the device stops the whole store, and
-    /// while there is no space no write waits for room from cleaning.
-    pub fn note(&self, done: Result<(), &Error>) {
-        if let Err(Error::DiskFailed(reason)) = done {
-            self.health
-                .set(DiskState::Failed(reason.clone()), self.log());
-        }
-        self.log()
-            .cannot_clean(matches!(done, Err(Error::DiskFull(_))));
+        self.clock.now_ms().max(floor_ms)
     }
 }
 

@@ -11,12 +11,12 @@
 //! **Concurrency**: `Parts` has a lock of its own, held for an instant. A thread that collects
 //! holds it, so a commit in progress cannot take newer appends before the parts.
 
-use super::commit::{Commit, PART_OF_WAL};
-use super::{Durable, Local};
+use super::{Common, Local};
 use crate::Error;
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::control::State;
-use duramen_engine::Collected;
+use duramen_cluster::replication::Master;
+use duramen_engine::{Collected, Log};
 use duramen_format::certificate::Certificate;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -37,6 +37,47 @@ impl Parts {
     fn lock(&self) -> MutexGuard<'_, VecDeque<(Collected, bool)>> {
         self.0.lock().expect("collected parts")
     }
+
+    /// Takes the next part, of at most so many bytes, for a commit: a collected one, else newer
+    /// appends. Returns whether something was left.
+    pub fn collect(
+        &self,
+        log: &Log,
+        bytes_max: u64,
+        out: &mut Collected,
+        next_cut: &mut NextCut,
+    ) -> bool {
+        let mut parts = self.lock();
+        let Some((part, is_last)) = parts.pop_front() else {
+            return log.collect_part(out, bytes_max);
+        };
+        debug_assert!(out.is_empty(), "C2");
+        *out = part;
+        if is_last {
+            *next_cut = NextCut::Due;
+        }
+        true
+    }
+
+    /// Collects everything that was appended so far.
+    fn collect_all(&self, log: &Log, bytes_max: u64) {
+        let mut parts = self.lock();
+        loop {
+            let mut part = Collected::default();
+            let is_cut = log.collect_part(&mut part, bytes_max);
+            parts.push_back((part, !is_cut));
+            if !is_cut {
+                return;
+            }
+        }
+    }
+
+    /// Their snapshot is given up (C3).
+    fn make_no_cut(&self) {
+        for (_, is_last) in &mut *self.lock() {
+            *is_last = false;
+        }
+    }
 }
 
 /// The cut of the snapshot in progress, under the commit's lock.
@@ -49,15 +90,15 @@ pub(crate) enum NextCut {
     Made(Cut),
 }
 
-impl Commit {
-    /// The collected part is written: makes the cut if it was the last one (C2). Segments of the
-    /// cut are not freed until they are unpinned.
-    pub fn make_cut(&mut self) {
-        if !matches!(self.next_cut, NextCut::Due) {
+impl NextCut {
+    /// A collected part is written: makes the cut if it was the last one (C2). Segments of the cut
+    /// are not freed until they are unpinned. `open`: certificates of the segments that heads write
+    /// to.
+    pub fn make(&mut self, master: &mut Master, open: &BTreeMap<SegmentId, Certificate>) {
+        if !matches!(self, NextCut::Due) {
             return;
         }
-        let state = self.master.control().state().clone();
-        let open = self.open_certificates();
+        let state = master.control().state().clone();
         let segments = state.segments.iter();
         let certificates = segments.map(|(id, listed)| {
             let known = listed.closed.or_else(|| open.get(id).copied());
@@ -65,69 +106,35 @@ impl Commit {
             (*id, known)
         });
         let certificates = certificates.collect();
-        self.master.pin();
-        self.next_cut = NextCut::Made(Cut {
+        master.pin();
+        *self = NextCut::Made(Cut {
             state,
             certificates,
         });
     }
 }
 
-impl Durable {
-    /// Collects the next part of a commit. Returns whether something was left.
-    pub(super) fn collect(&self, commit: &mut Commit, local: &Local) -> bool {
-        let mut parts = local.parts.lock();
-        let Some((part, is_last)) = parts.pop_front() else {
-            return self.collect_part(&mut commit.collected, local);
-        };
-        debug_assert!(commit.collected.is_empty(), "C2");
-        commit.collected = part;
-        if is_last {
-            commit.next_cut = NextCut::Due;
-        }
-        true
-    }
-
-    fn collect_part(&self, out: &mut Collected, local: &Local) -> bool {
-        let bytes_max = local.backup.flusher().ring_bytes() / PART_OF_WAL;
-        self.log().collect_part(out, bytes_max)
-    }
-
+impl Local {
     /// Makes a cut of this moment, synced. One thread at a time.
     ///
     /// # Errors
-    /// As [`commit_once`](Self::commit_once); the engine has no session.
-    pub fn cut(&self, local: &Local) -> Result<Cut, Error> {
-        let mut session = self.engine.brief_session()?;
+    /// As [`commit`](Self::commit); the engine has no session.
+    pub fn cut(&self, common: &Common) -> Result<Cut, Error> {
+        let mut session = common.engine.brief_session()?;
         let alone = session.pin_exclusive();
-        self.collect_all(local); // C1
+        self.parts.collect_all(common.log(), self.part_bytes()); // C1
         drop(alone);
-        let mut commit = self.lock();
+        let mut commit = common.lock();
         loop {
-            let done = self.commit_once(&mut commit, Level::Synced);
+            let done = self.commit(common, &mut commit, Level::Synced);
             match std::mem::take(&mut commit.next_cut) {
                 NextCut::Made(cut) if done.is_ok() => return Ok(cut),
                 NextCut::Made(_) => commit.master.replicas_mut().unpin_all(),
                 NextCut::None | NextCut::Due => {}
             }
             if let Err(error) = done {
-                for (_, is_last) in &mut *local.parts.lock() {
-                    *is_last = false; // C3
-                }
+                self.parts.make_no_cut();
                 return Err(error);
-            }
-        }
-    }
-
-    /// Collects everything that was appended so far.
-    fn collect_all(&self, local: &Local) {
-        let mut parts = local.parts.lock();
-        loop {
-            let mut part = Collected::default();
-            let is_cut = self.collect_part(&mut part, local);
-            parts.push_back((part, !is_cut));
-            if !is_cut {
-                return;
             }
         }
     }

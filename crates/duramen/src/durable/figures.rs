@@ -55,19 +55,21 @@ impl Figures {
 impl Durable {
     /// The figures of this side; the store adds its own. Waits for no disk.
     pub fn stats(&self) -> DurabilityStats {
-        let room = self.local().map(|_| self.log().disk_room());
+        let log = self.common.log();
+        let room = self.local().map(|_| log.disk_room());
         let (log_segments, log_segments_max) = room.unwrap_or_default();
+        let figures = &self.common.figures;
         DurabilityStats {
             log_segments,
             log_segments_max,
-            disk: self.disk_state(),
-            undurable_bytes: self.log().undurable_bytes(),
-            segments_listed: self.figures.segments_listed.load(Ordering::Relaxed),
-            appended_bytes: self.figures.appended_bytes.load(Ordering::Relaxed),
-            cleaning_network_bytes: self.figures.cleaning_network_bytes.load(Ordering::Relaxed),
-            recipes_sent: self.figures.recipes_sent.load(Ordering::Relaxed),
-            recipes_refused: self.figures.recipes_refused.load(Ordering::Relaxed),
-            damaged_sends: self.figures.damaged_sends.load(Ordering::Relaxed),
+            disk: self.common.disk_state(),
+            undurable_bytes: log.undurable_bytes(),
+            segments_listed: figures.segments_listed.load(Ordering::Relaxed),
+            appended_bytes: figures.appended_bytes.load(Ordering::Relaxed),
+            cleaning_network_bytes: figures.cleaning_network_bytes.load(Ordering::Relaxed),
+            recipes_sent: figures.recipes_sent.load(Ordering::Relaxed),
+            recipes_refused: figures.recipes_refused.load(Ordering::Relaxed),
+            damaged_sends: figures.damaged_sends.load(Ordering::Relaxed),
             ..self.local().map_or_else(Default::default, Local::stats)
         }
     }
@@ -91,8 +93,8 @@ impl Local {
             },
             wal_written_bytes: backup.wal_written_bytes,
             frame_written_bytes: backup.frame_written_bytes,
-            scrubbed_frames: self.scrubbed.load(Ordering::Relaxed),
-            bad_frames: self.bad_frames.load(Ordering::Relaxed),
+            scrubbed_frames: self.scrub.verified(),
+            bad_frames: self.repairs.found(),
             flipped_bits: backup.flipped_bits,
             scrub_repaired: self.repairs.repaired(),
             scrub_pending: self.repairs.waiting(),

@@ -11,8 +11,9 @@
 //!   always make room in the write-ahead log, and a swap can be recorded (docs/protocols.md,
 //!   "Swapping").
 
-use super::{Durable, Local};
-use crate::DiskState;
+use super::{Common, Local};
+use duramen_backup::Backup;
+use duramen_engine::Log;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Space is taken for this many segments beyond the existing ones, and for those of the longest
@@ -40,32 +41,34 @@ fn room_in(frames: u32) -> u64 {
     frames.saturating_sub(frames / 8 + FEW)
 }
 
-impl Durable {
+impl Local {
     /// A1. Called before a commit, and in the background. A failure of the device shows in the next
     /// write.
-    pub fn secure_room(&self, local: &Local) {
-        self.take_frames(local);
-        self.health.tell(self.log());
+    pub fn secure_room(&self, common: &Common) {
+        let now_ms = || self.clock.now_ms();
+        self.preallocation
+            .take_frames(&self.backup, common.log(), now_ms);
+        common.health.tell(common.log());
     }
+}
 
-    fn take_frames(&self, local: &Local) {
-        let geometry = local.backup.geometry();
-        let group = self
-            .log()
-            .group_segments_max(u64::from(geometry.segment_bytes));
-        let segments = match self.log().segments_listed() {
+impl Preallocation {
+    fn take_frames(&self, backup: &Backup, log: &Log, now_ms: impl Fn() -> u64) {
+        let geometry = backup.geometry();
+        let group = log.group_segments_max(u64::from(geometry.segment_bytes));
+        let segments = match log.segments_listed() {
             0 => SEGMENTS_OF_EMPTY, // the first write lists some, and its commit takes the rest
             listed => listed + SEGMENTS_AHEAD + group,
         };
         let wanted = segments + segments / 7 + FEW;
         let most = geometry.frames;
         let wanted = wanted.min(u64::from(most)) as u32;
-        let ready = local.preallocation.ready.load(Ordering::Relaxed);
-        let refused_ms = local.preallocation.refused_ms.load(Ordering::Relaxed);
+        let ready = self.ready.load(Ordering::Relaxed);
+        let refused_ms = self.refused_ms.load(Ordering::Relaxed);
         if refused_ms == 0 && wanted <= ready {
             return;
         }
-        let now_ms = self.options.engine.clock.now_ms().max(1);
+        let now_ms = now_ms().max(1);
         if refused_ms > 0 && now_ms.abs_diff(refused_ms) < ASK_AGAIN_MS {
             return;
         }
@@ -75,22 +78,14 @@ impl Durable {
         } else {
             wanted
         };
-        let Ok(ready) = local.backup.flusher().secure_frames(wanted) else {
+        let Ok(ready) = backup.flusher().secure_frames(wanted) else {
             return;
         };
-        local.preallocation.ready.store(ready, Ordering::Relaxed);
+        self.ready.store(ready, Ordering::Relaxed);
         let is_short = ready < wanted;
         let refused_ms = if is_short { now_ms } else { 0 };
-        local
-            .preallocation
-            .refused_ms
-            .store(refused_ms, Ordering::Relaxed);
+        self.refused_ms.store(refused_ms, Ordering::Relaxed);
         let room = if is_short { room_in(ready) } else { u64::MAX };
-        self.log().set_disk_room(room);
-    }
-
-    /// Whether the disk takes writes that add data.
-    pub fn disk_state(&self) -> DiskState {
-        self.health.state(self.log())
+        log.set_disk_room(room);
     }
 }

@@ -19,12 +19,12 @@
 //! must not call back.
 
 use super::flight::{Part, Survivor};
-use super::{Commit, Durable};
+use super::{Commit, Common};
 use crate::hints::Hints;
 use crate::{DiskState, Error};
 use duramen_base::ids::{Level, SegmentId, ServerId};
 use duramen_cluster::replication::{BackupId, Effect, Master, Send, Ticket};
-use duramen_engine::{Piece, Swap};
+use duramen_engine::{Log, Piece, Store as Engine};
 use duramen_format::certificate::Certificate;
 use duramen_format::mend;
 use duramen_format::segment::Kind;
@@ -95,6 +95,140 @@ pub(crate) struct Remote {
     pub hints: Option<Hints>,
 }
 
+impl Remote {
+    /// Continues all possible work: sends as the rules allow, reports reached levels to the engine,
+    /// begins the next group.
+    ///
+    /// # Errors
+    /// [`Error::DiskFailed`], permanent, if this server counts as crashed, or cannot continue its
+    /// log (J5).
+    pub fn pump(&self, common: &Common, commit: &mut Commit, level: Level) -> Result<(), Error> {
+        commit.flight.demanded = commit.flight.demanded.max(level);
+        commit.flight.wants_sync |= level == Level::Synced;
+        loop {
+            if commit.flight.level.is_none() && commit.flight.demanded > Level::Memory {
+                commit.begin_group(common.log());
+            }
+            self.apply(common, commit);
+            if !commit.end_group(common) {
+                break;
+            }
+        }
+        self.sync_behind(common, commit);
+        if commit.master.is_fenced() {
+            let fault = commit.master.fault();
+            let reason = fault.unwrap_or("the cluster takes this server for crashed");
+            let reason = reason.to_owned();
+            let state = DiskState::Failed(reason.clone());
+            common.health.set(state, common.log());
+            common.ended.fetch_add(1, Ordering::AcqRel);
+            return Err(Error::DiskFailed(reason));
+        }
+        Ok(())
+    }
+
+    /// A member's work beside its groups: survivors, swaps. Returns whether there was any.
+    pub fn step(&self, common: &Common) -> Result<bool, Error> {
+        let mut commit = common.lock();
+        let any = [
+            commit.drop_abandoned(common.log()),
+            commit.write_survivors(common),
+            commit.advance_swaps(common.log()),
+        ];
+        let any = any.into_iter().any(|any| any);
+        if any {
+            self.pump(common, &mut commit, Level::Memory)?;
+        }
+        Ok(any)
+    }
+
+    /// Applies the rules and sends their calls.
+    fn apply(&self, common: &Common, commit: &mut Commit) {
+        let mut effects = std::mem::take(&mut commit.effects);
+        let mut next_id = || common.log().new_segment_id();
+        commit.master.poll(&mut next_id, &mut effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Send(send) => self.send(common, commit, send),
+                Effect::Free { backup, segment } => {
+                    self.backups.ask(ToBackups::Free(backup, segment));
+                }
+                Effect::Swapped { swap } => commit.survivors.swapped(swap),
+                Effect::ControlHead { min_open } => {
+                    self.backups.ask(ToBackups::ControlHead(min_open));
+                }
+            }
+        }
+        commit.effects = effects;
+        common.figures.note(commit);
+        commit.flight.last = None;
+    }
+
+    fn send(&self, common: &Common, commit: &mut Commit, send: Send) {
+        let Some(bytes) = commit.bytes_of(common, &send) else {
+            if commit.master.is_fenced() {
+                return; // J5
+            }
+            commit.master.give_up(send.ticket);
+            if !commit.lose_survivor(common, send.segment) {
+                // Cleaning moves its live entries to another segment.
+                common.engine.relocate(send.segment);
+            }
+            return;
+        };
+        if send.kind == Kind::Survivor && commit.flight.is_pass_survivor(send.segment) {
+            common.figures.note_cleaning(&bytes);
+        }
+        // Sends that order other data are synced; data alone reaches the level of its group.
+        let orders = send.kind != Kind::Head || send.open || send.close || send.epoch > 0;
+        let level = match commit.flight.level {
+            Some(level) if !orders => level,
+            _ => Level::Synced,
+        };
+        let write = WriteReplica {
+            log: self.log,
+            segment: send.segment,
+            kind: send.kind,
+            epoch: send.epoch,
+            offset: send.from,
+            certificate: (send.certificate.length > 0).then_some(send.certificate),
+            open: send.open,
+            close: send.close,
+            primary: send.primary,
+            level,
+            capacity: self.segment_bytes,
+        };
+        self.backups.ask(ToBackups::Write(Call {
+            ticket: send.ticket,
+            to: send.backup,
+            write,
+            bytes,
+        }));
+    }
+
+    /// J3.
+    fn sync_behind(&self, common: &Common, commit: &mut Commit) {
+        let Commit { flight, master, .. } = commit;
+        if !flight.behind.is_empty() && flight.behind.has_reached(master, Level::Synced) {
+            flight.behind = Part::default();
+            common.unsynced.store(false, Ordering::Relaxed);
+            common.log().complete_all(Level::Synced);
+            common.ended.fetch_add(1, Ordering::AcqRel);
+        }
+        let wanted = flight.wants_sync && !flight.behind.is_empty() || master.wants_sync();
+        if wanted {
+            for backup in master.replicas().unsynced_backups() {
+                if flight.syncing.insert(backup) {
+                    master.segments_mut().sync_begins(backup);
+                    self.backups.ask(ToBackups::Sync(backup));
+                }
+            }
+        } else {
+            flight.wants_sync = false;
+        }
+    }
+}
+
 impl Commit {
     /// A backup has ended a sync that was requested with [`ToBackups::Sync`].
     pub fn synced(&mut self, backup: BackupId) {
@@ -124,51 +258,18 @@ impl Commit {
 
     /// Whether survivors or a swap are in flight: then the next step is due after each answer.
     pub fn is_swapping(&self) -> bool {
-        !self.flight.survivors.is_empty() || self.proposed.is_some()
-    }
-}
-
-impl Durable {
-    /// Continues all possible work: sends as the rules allow, reports reached levels to the engine,
-    /// begins the next group.
-    ///
-    /// # Errors
-    /// [`Error::DiskFailed`], permanent, if this server counts as crashed, or cannot continue its
-    /// log (J5).
-    pub fn pump(&self, commit: &mut Commit, remote: &Remote, level: Level) -> Result<(), Error> {
-        commit.flight.demanded = commit.flight.demanded.max(level);
-        commit.flight.wants_sync |= level == Level::Synced;
-        loop {
-            if commit.flight.level.is_none() && commit.flight.demanded > Level::Memory {
-                self.begin_group(commit);
-            }
-            self.apply(commit, remote);
-            if !self.end_group(commit) {
-                break;
-            }
-        }
-        self.sync_behind(commit, remote);
-        if commit.master.is_fenced() {
-            let fault = commit.master.fault();
-            let reason = fault.unwrap_or("the cluster takes this server for crashed");
-            let reason = reason.to_owned();
-            self.health
-                .set(DiskState::Failed(reason.clone()), self.log());
-            self.ended.fetch_add(1, Ordering::AcqRel);
-            return Err(Error::DiskFailed(reason));
-        }
-        Ok(())
+        !self.flight.survivors.is_empty() || self.survivors.is_swap_proposed()
     }
 
     /// J1.
-    fn begin_group(&self, commit: &mut Commit) {
-        let level = std::mem::replace(&mut commit.flight.demanded, Level::Memory);
-        self.log().collect(&mut commit.collected);
-        if commit.collected.is_empty() {
+    fn begin_group(&mut self, log: &Log) {
+        let level = std::mem::replace(&mut self.flight.demanded, Level::Memory);
+        log.collect(&mut self.collected);
+        if self.collected.is_empty() {
             return;
         }
         let mut part = Part::default();
-        for piece in self.log().pieces(&commit.collected) {
+        for piece in log.pieces(&self.collected) {
             match piece {
                 Piece::Open { .. } => {}
                 Piece::Data {
@@ -184,26 +285,26 @@ impl Durable {
             }
         }
         let has_records =
-            !commit.collected.changes().is_empty() || !commit.collected.passes().is_empty();
-        self.tell(commit);
+            !self.collected.changes().is_empty() || !self.collected.passes().is_empty();
+        self.tell(log);
         // Records before the first control segment are in its snapshot.
         part.records = if has_records {
-            commit.master.control().end().max(1)
+            self.master.control().end().max(1)
         } else {
             0
         };
-        commit.flight.part = part;
-        commit.flight.level = Some(level);
+        self.flight.part = part;
+        self.flight.level = Some(level);
     }
 
     /// Reports a group that has reached its level to the engine. Returns whether it had.
-    fn end_group(&self, commit: &mut Commit) -> bool {
+    fn end_group(&mut self, common: &Common) -> bool {
         let Commit {
             flight,
             master,
             collected,
             ..
-        } = commit;
+        } = self;
         let Some(level) = flight.level else {
             return false;
         };
@@ -214,126 +315,23 @@ impl Durable {
         flight.level = None;
         if level < Level::Synced {
             flight.behind.join(part);
-            self.unsynced.store(true, Ordering::Relaxed);
+            common.unsynced.store(true, Ordering::Relaxed);
         }
-        self.log().complete(collected, level);
-        self.ended.fetch_add(1, Ordering::AcqRel);
+        common.log().complete(collected, level);
+        common.ended.fetch_add(1, Ordering::AcqRel);
         true
     }
 
-    /// J3.
-    fn sync_behind(&self, commit: &mut Commit, remote: &Remote) {
-        let Commit { flight, master, .. } = commit;
-        if !flight.behind.is_empty() && flight.behind.has_reached(master, Level::Synced) {
-            flight.behind = Part::default();
-            self.unsynced.store(false, Ordering::Relaxed);
-            self.log().complete_all(Level::Synced);
-            self.ended.fetch_add(1, Ordering::AcqRel);
-        }
-        let wanted = flight.wants_sync && !flight.behind.is_empty() || master.wants_sync();
-        if wanted {
-            for backup in master.replicas().unsynced_backups() {
-                if flight.syncing.insert(backup) {
-                    master.segments_mut().sync_begins(backup);
-                    remote.backups.ask(ToBackups::Sync(backup));
-                }
-            }
-        } else {
-            flight.wants_sync = false;
-        }
-    }
-
-    /// Applies the rules and sends their calls.
-    fn apply(&self, commit: &mut Commit, remote: &Remote) {
-        let mut effects = std::mem::take(&mut commit.effects);
-        let mut next_id = || self.log().new_segment_id();
-        commit.master.poll(&mut next_id, &mut effects);
-        for effect in effects.drain(..) {
-            match effect {
-                Effect::Send(send) => self.send(commit, remote, send),
-                Effect::Free { backup, segment } => {
-                    remote.backups.ask(ToBackups::Free(backup, segment));
-                }
-                Effect::Swapped { swap } => commit.swapped.push(swap),
-                Effect::ControlHead { min_open } => {
-                    remote.backups.ask(ToBackups::ControlHead(min_open));
-                }
-            }
-        }
-        commit.effects = effects;
-        self.figures.note(commit);
-        commit.flight.last = None;
-    }
-
-    fn send(&self, commit: &mut Commit, remote: &Remote, send: Send) {
-        let Some(bytes) = self.bytes_of(commit, &send) else {
-            if commit.master.is_fenced() {
-                return; // J5
-            }
-            commit.master.give_up(send.ticket);
-            if !self.lose_survivor(commit, send.segment) {
-                // Cleaning moves its live entries to another segment.
-                self.engine.relocate(send.segment);
-            }
-            return;
-        };
-        if send.kind == Kind::Survivor && commit.flight.is_pass_survivor(send.segment) {
-            self.figures.note_cleaning(&bytes);
-        }
-        // Sends that order other data are synced; data alone reaches the level of its group.
-        let orders = send.kind != Kind::Head || send.open || send.close || send.epoch > 0;
-        let level = match commit.flight.level {
-            Some(level) if !orders => level,
-            _ => Level::Synced,
-        };
-        let write = WriteReplica {
-            log: remote.log,
-            segment: send.segment,
-            kind: send.kind,
-            epoch: send.epoch,
-            offset: send.from,
-            certificate: (send.certificate.length > 0).then_some(send.certificate),
-            open: send.open,
-            close: send.close,
-            primary: send.primary,
-            level,
-            capacity: remote.segment_bytes,
-        };
-        remote.backups.ask(ToBackups::Write(Call {
-            ticket: send.ticket,
-            to: send.backup,
-            write,
-            bytes,
-        }));
-    }
-
-    /// No copy of a segment's bytes is left. If it is a survivor of a pass whose Swap is not
-    /// recorded, the pass is given up (engine::log::swap::given_up). Returns whether it is one.
-    #[cold]
-    fn lose_survivor(&self, commit: &mut Commit, segment: SegmentId) -> bool {
-        let is_its = |(_, swap): &mut (u64, Swap)| swap.add.contains(&segment);
-        if let Some((number, swap)) = commit.proposed.take_if(is_its) {
-            let Some(added) = commit.master.withdraw(number) else {
-                commit.proposed = Some((number, swap)); // its record is written
-                return false;
-            };
-            commit.survivors.extend(added);
-            self.log().swap_withdrawn(&swap);
-        }
-        let why = "all its replicas were lost before its Swap, and memory has changed since";
-        self.engine.give_up_pass_of(segment, why)
-    }
-
     /// J4. `None`: no copy exists.
-    fn bytes_of(&self, commit: &mut Commit, send: &Send) -> Option<Bytes> {
+    fn bytes_of(&mut self, common: &Common, send: &Send) -> Option<Bytes> {
         let (segment, from, to) = (send.segment, send.from, send.certificate.length);
         if from == to {
             return Some(Bytes::Here(Slice::default()));
         }
-        let Commit { flight, master, .. } = commit;
+        let Commit { flight, master, .. } = self;
         let is_suspect = flight.suspects.contains(&segment);
         if is_suspect && let Some(survivor) = flight.survivors.get_mut(&segment) {
-            self.verify_survivor(master, send, survivor)?;
+            verify_survivor(common, master, send, survivor)?;
         }
         if let Some(survivor) = flight.survivors.get(&segment)
             && let Some((recipe, victims)) = &survivor.recipe
@@ -355,10 +353,10 @@ impl Durable {
         let bytes: Slice = match flight.survivors.get(&segment) {
             Some(survivor) => survivor.bytes.part(range),
             _ if send.kind == Kind::Control => master.control().bytes(segment)[range].into(),
-            _ => match self.log().unclosed_bytes(segment, from, to) {
+            _ => match common.log().unclosed_bytes(segment, from, to) {
                 Some(_) if is_suspect => {
-                    let all = self.log().unclosed_bytes(segment, 0, to)?;
-                    self.certified(master, send, all.to_vec())?[range].into()
+                    let all = common.log().unclosed_bytes(segment, 0, to)?;
+                    certified(&common.engine, master, send, all.to_vec())?[range].into()
                 }
                 Some(bytes) => bytes.into(),
                 None => {
@@ -366,7 +364,7 @@ impl Durable {
                     // for the commit meanwhile.
                     let holders = master.segments().holders(segment);
                     let last = holders.is_empty();
-                    match self.unswapped(send, last) {
+                    match unswapped(&common.engine, send, last) {
                         Some(bytes) => bytes.into(),
                         None => return (!last).then_some(Bytes::At(holders)),
                     }
@@ -377,96 +375,31 @@ impl Durable {
         Some(Bytes::Here(bytes))
     }
 
-    /// The bytes of a durable survivor that is not swapped in yet, from memory or flash, as they
-    /// were certified (swap::D7). One flipped bit of an entry is put back. `None`: neither of both
-    /// has them.
+    /// No copy of a segment's bytes is left. If it is a survivor of a pass whose Swap is not
+    /// recorded, the pass is given up (engine::log::swap::given_up). Returns whether it is one.
     #[cold]
-    fn unswapped(&self, send: &Send, may_wait: bool) -> Option<Vec<u8>> {
-        let to = send.certificate.length;
-        let mut all = self.engine.unswapped_bytes(send.segment, 0, to, may_wait)?;
-        if Certificate::of(&all) != send.certificate {
-            let mended = mend::segment(&mut all, send.kind, usize::MAX).ok()?;
-            if Certificate::of(&all) != send.certificate {
-                return None;
-            }
-            for bit in mended {
-                self.engine.tell_damage(send.segment, true, bit.to_string());
-            }
+    fn lose_survivor(&mut self, common: &Common, segment: SegmentId) -> bool {
+        let survivors = &mut self.survivors;
+        if !survivors.withdraw(segment, &mut self.master, common.log()) {
+            return false;
         }
-        all.drain(..send.from as usize);
-        Some(all)
-    }
-
-    /// The bytes of a whole segment as they were certified for a send. `None`: that is impossible,
-    /// and this life ends (J5).
-    #[cold]
-    fn certified(&self, master: &mut Master, send: &Send, mut all: Vec<u8>) -> Option<Vec<u8>> {
-        let is_right = |all: &[u8]| Certificate::of(all) == send.certificate;
-        if is_right(&all) {
-            return Some(all);
-        }
-        let mended = mend::segment(&mut all, send.kind, usize::MAX);
-        if let Ok(mended) = mended
-            && is_right(&all)
-        {
-            for bit in mended {
-                self.engine.tell_damage(send.segment, true, bit.to_string());
-            }
-            return Some(all);
-        }
-        let what = "it does not match its certificate any more, and this server's log ends here";
-        self.engine
-            .tell_damage(send.segment, false, what.to_owned());
-        master.fail(format!(
-            "segment {} in memory does not match its certificate",
-            send.segment
-        ));
-        None
-    }
-
-    /// The copy of a survivor that is being written matches its certificate now (J5).
-    #[cold]
-    fn verify_survivor(
-        &self,
-        master: &mut Master,
-        send: &Send,
-        survivor: &mut Survivor,
-    ) -> Option<()> {
-        if Certificate::of(&survivor.bytes) != send.certificate {
-            let bytes = self.log().unwritten_survivor(send.segment)?;
-            survivor.bytes = self.certified(master, send, bytes.to_vec())?.into();
-        }
-        Some(())
-    }
-
-    /// A member's work beside its groups: survivors, swaps. Returns whether there was any.
-    pub fn remote_step(&self, remote: &Remote) -> Result<bool, Error> {
-        let mut commit = self.lock();
-        let any = [
-            self.drop_abandoned_survivors(&mut commit),
-            self.write_survivors(&mut commit),
-            self.advance_swaps(&mut commit),
-        ];
-        let any = any.into_iter().any(|any| any);
-        if any {
-            self.pump(&mut commit, remote, Level::Memory)?;
-        }
-        Ok(any)
+        let why = "all its replicas were lost before its Swap, and memory has changed since";
+        common.engine.give_up_pass_of(segment, why)
     }
 
     /// Sends a few survivors at a time to all their replicas, each as a whole.
-    fn write_survivors(&self, commit: &mut Commit) -> bool {
-        let log = self.log();
+    fn write_survivors(&mut self, common: &Common) -> bool {
+        let log = common.log();
         let Commit {
             flight,
             master,
             survivors,
             ..
-        } = commit;
+        } = self;
         let written = flight.survivors.extract_if(.., |id, _| master.is_safe(*id));
         let mut any = false;
         for (segment, survivor) in written {
-            survivors.insert(segment, survivor.certificate);
+            survivors.add(segment, survivor.certificate);
             log.survivor_durable(segment);
             any = true;
         }
@@ -474,8 +407,8 @@ impl Durable {
             let Some(ready) = log.another_survivor() else {
                 break;
             };
-            let Some(bytes) = self.sound_survivor(ready.segment, ready.bytes) else {
-                self.give_up_damaged(ready.segment);
+            let Some(bytes) = common.sound_survivor(ready.segment, ready.bytes) else {
+                common.give_up_damaged(ready.segment);
                 continue;
             };
             let certificate = Certificate::of(&bytes);
@@ -503,47 +436,37 @@ impl Durable {
     }
 
     /// Frees the replicas of survivors of side logs that were given up.
-    fn drop_abandoned_survivors(&self, commit: &mut Commit) -> bool {
-        let abandoned = self.log().take_abandoned();
+    fn drop_abandoned(&mut self, log: &Log) -> bool {
+        let abandoned = log.take_abandoned();
         for segment in &abandoned {
-            let is_written = commit.survivors.remove(segment).is_some();
-            let is_under_way = commit.flight.survivors.remove(segment).is_some();
+            let is_written = self.survivors.remove(*segment);
+            let is_under_way = self.flight.survivors.remove(segment).is_some();
             if is_under_way {
-                self.log().survivor_durable(*segment);
+                log.survivor_durable(*segment);
             }
             if is_written || is_under_way {
-                commit.master.survivor_abandoned(*segment);
+                self.master.survivor_abandoned(*segment);
             }
         }
         !abandoned.is_empty()
     }
 
     /// Proposes the next swap; reports a durable one to the engine.
-    fn advance_swaps(&self, commit: &mut Commit) -> bool {
-        let log = self.log();
-        if let Some((number, swap)) = commit.proposed.take() {
-            if !commit.swapped.contains(&number) {
-                commit.proposed = Some((number, swap));
-                return false;
+    fn advance_swaps(&mut self, log: &Log) -> bool {
+        if self.survivors.is_swap_proposed() {
+            let swap = self.survivors.take_swapped();
+            if let Some(swap) = &swap {
+                log.swapped(swap);
             }
-            commit.swapped.clear();
-            log.swapped(&swap);
-            return true;
+            return swap.is_some();
         }
         if let Some(swap) = log.next_swap() {
-            let written = |id: &SegmentId| {
-                let certificate = commit.survivors.remove(id);
-                (*id, certificate.expect("a survivor that was written"))
-            };
-            let add = swap.add.iter().map(written).collect();
-            let (remove, floor) = (swap.remove.clone(), swap.version_floor);
-            let number = commit.master.swap(add, remove, floor);
-            commit.proposed = Some((number, swap));
+            self.survivors.propose(swap, &mut self.master);
             return true;
         }
         let waits = log.swap_waits_for();
         if waits.is_some_and(|position| log.reached(&position) < Level::Synced) {
-            let flight = &mut commit.flight;
+            let flight = &mut self.flight;
             let is_under_way = flight.level == Some(Level::Synced)
                 || flight.demanded == Level::Synced
                 || flight.wants_sync && !flight.behind.is_empty();
@@ -552,6 +475,72 @@ impl Durable {
         }
         false
     }
+}
+
+/// The bytes of a durable survivor that is not swapped in yet, from memory or flash, as they
+/// were certified (swap::D7). One flipped bit of an entry is put back. `None`: neither of both
+/// has them.
+#[cold]
+fn unswapped(engine: &Engine, send: &Send, may_wait: bool) -> Option<Vec<u8>> {
+    let to = send.certificate.length;
+    let mut all = engine.unswapped_bytes(send.segment, 0, to, may_wait)?;
+    if Certificate::of(&all) != send.certificate {
+        let mended = mend::segment(&mut all, send.kind, usize::MAX).ok()?;
+        if Certificate::of(&all) != send.certificate {
+            return None;
+        }
+        for bit in mended {
+            engine.tell_damage(send.segment, true, bit.to_string());
+        }
+    }
+    all.drain(..send.from as usize);
+    Some(all)
+}
+
+/// The bytes of a whole segment as they were certified for a send. `None`: that is impossible,
+/// and this life ends (J5).
+#[cold]
+fn certified(
+    engine: &Engine,
+    master: &mut Master,
+    send: &Send,
+    mut all: Vec<u8>,
+) -> Option<Vec<u8>> {
+    let is_right = |all: &[u8]| Certificate::of(all) == send.certificate;
+    if is_right(&all) {
+        return Some(all);
+    }
+    let mended = mend::segment(&mut all, send.kind, usize::MAX);
+    if let Ok(mended) = mended
+        && is_right(&all)
+    {
+        for bit in mended {
+            engine.tell_damage(send.segment, true, bit.to_string());
+        }
+        return Some(all);
+    }
+    let what = "it does not match its certificate any more, and this server's log ends here";
+    engine.tell_damage(send.segment, false, what.to_owned());
+    master.fail(format!(
+        "segment {} in memory does not match its certificate",
+        send.segment
+    ));
+    None
+}
+
+/// The copy of a survivor that is being written matches its certificate now (J5).
+#[cold]
+fn verify_survivor(
+    common: &Common,
+    master: &mut Master,
+    send: &Send,
+    survivor: &mut Survivor,
+) -> Option<()> {
+    if Certificate::of(&survivor.bytes) != send.certificate {
+        let bytes = common.log().unwritten_survivor(send.segment)?;
+        survivor.bytes = certified(&common.engine, master, send, bytes.to_vec())?.into();
+    }
+    Some(())
 }
 
 /// J4, in reused memory if a buffer is free.

@@ -10,11 +10,11 @@
 //! - A3: this file never waits for the engine: a head with an active writer is closed at a later
 //!   check.
 
-use super::{Durable, Local};
+use super::{Common, Local};
 use crate::Error;
-use duramen_backup::{Damaged, LogDamage};
+use duramen_backup::{Backup, Damaged, LogDamage};
 use duramen_base::ids::{Level, SegmentId};
-use duramen_engine::Relocation;
+use duramen_engine::{Log, Relocation, Store as Engine};
 use duramen_format::segment::Kind;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,10 +56,20 @@ type Hook = Box<dyn Fn(&Repair) + Send + Sync>;
 pub(crate) struct Repairs {
     pending: Mutex<BTreeMap<SegmentId, Pending>>,
     hook: Mutex<Option<Hook>>,
+    found: AtomicU64,
     repaired: AtomicU64,
     lost: AtomicU64,
     /// Number of pending replicas, for a check without the lock.
     count: AtomicU64,
+}
+
+/// Result of a look at all pending replicas.
+#[derive(Default)]
+struct Looked {
+    /// A repair has ended.
+    ended: bool,
+    /// A control segment that is pending.
+    control: Option<SegmentId>,
 }
 
 struct Pending {
@@ -131,6 +141,85 @@ impl Repairs {
         }
     }
 
+    /// Adds a replica, if it is part of the log.
+    fn add(&self, damaged: Damaged, log: &Log) {
+        let segment = damaged.segment;
+        if damaged.kind != Kind::Control && !log.is_durable_segment(segment) {
+            return; // about to be freed
+        }
+        self.found.fetch_add(1, Ordering::Relaxed);
+        let known = Pending {
+            damaged,
+            since: Instant::now(),
+            looks_without_source: 0,
+        };
+        self.tell(&known.found());
+        let mut pending = self.pending();
+        pending.insert(segment, known);
+        self.count(&pending);
+    }
+
+    /// Does the possible work for all pending replicas but those of control segments.
+    fn look(&self, engine: &Engine, backup: &Backup) -> Looked {
+        let mut looked = Looked::default();
+        let mut pending = self.pending();
+        pending.retain(|segment, known| {
+            if known.damaged.kind == Kind::Control {
+                looked.control = Some(*segment);
+            }
+            let Some(step) = self.look_at(engine, backup, *segment, known) else {
+                return true;
+            };
+            looked.ended = true;
+            let event = Repair {
+                segment: Some(*segment),
+                frame: known.damaged.frame,
+                step,
+            };
+            self.tell(&event);
+            matches!(event.step, RepairStep::Lost)
+        });
+        self.count(&pending);
+        looked
+    }
+
+    /// Does the possible work for one segment; returns its step when the repair has ended.
+    fn look_at(
+        &self,
+        engine: &Engine,
+        backup: &Backup,
+        segment: SegmentId,
+        known: &mut Pending,
+    ) -> Option<RepairStep> {
+        if !backup.holds(segment) {
+            return Some(self.end(known));
+        }
+        if known.damaged.kind == Kind::Control {
+            return None;
+        }
+        match engine.relocation(segment) {
+            Relocation::Done => Some(self.end(known)),
+            Relocation::Waiting => {
+                engine.close_head_of(segment); // A3
+                engine.relocate(segment);
+                known.looks_without_source = 0;
+                None
+            }
+            Relocation::NoSource => {
+                known.looks_without_source = known.looks_without_source.saturating_add(1);
+                (known.looks_without_source == LOOKS_UNTIL_LOST).then(|| {
+                    self.lost.fetch_add(1, Ordering::Relaxed);
+                    RepairStep::Lost
+                })
+            }
+        }
+    }
+
+    /// Number of damaged replicas so far.
+    pub fn found(&self) -> u64 {
+        self.found.load(Ordering::Relaxed)
+    }
+
     pub fn repaired(&self) -> u64 {
         self.repaired.load(Ordering::Relaxed)
     }
@@ -144,118 +233,55 @@ impl Repairs {
     }
 }
 
-impl Durable {
+impl Local {
     /// Begins the repair of damaged replicas, and checks the progress of the others. Returns
     /// whether a repair has ended.
-    pub(crate) fn repair(&self, local: &Local) -> Result<bool, Error> {
-        for damaged in local.backup.reader().take_damaged() {
-            self.note_damaged(local, damaged);
+    pub(super) fn repair(&self, common: &Common) -> Result<bool, Error> {
+        for damaged in self.backup.reader().take_damaged() {
+            self.repairs.add(damaged, common.log());
         }
-        if let Some(damage) = local.backup.scrubber().repair_mended_log()? {
-            local.repairs.log_damaged(&damage);
+        if let Some(damage) = self.backup.scrubber().repair_mended_log()? {
+            self.repairs.log_damaged(&damage);
         }
-        if local.repairs.waiting() == 0 {
+        if self.repairs.waiting() == 0 {
             return Ok(false);
         }
-        let mut ended = false;
-        let mut control = None;
-        let mut pending = local.repairs.pending();
-        pending.retain(|segment, known| {
-            let is_control = known.damaged.kind == Kind::Control;
-            if is_control {
-                control = Some(*segment);
-            }
-            let Some(step) = self.look(local, *segment, known) else {
-                return true;
-            };
-            ended = true;
-            let event = Repair {
-                segment: Some(*segment),
-                frame: known.damaged.frame,
-                step,
-            };
-            local.repairs.tell(&event);
-            matches!(event.step, RepairStep::Lost)
-        });
-        local.repairs.count(&pending);
-        drop(pending);
-        self.renew_control(local, control)?;
-        Ok(ended)
-    }
-
-    /// Does the possible work for one segment; returns its step when the repair has ended.
-    fn look(&self, local: &Local, segment: SegmentId, known: &mut Pending) -> Option<RepairStep> {
-        if !local.backup.holds(segment) {
-            return Some(local.repairs.end(known));
+        let looked = self.repairs.look(&common.engine, &self.backup);
+        if let Some(damaged) = looked.control {
+            self.renew_control(common, damaged)?;
         }
-        if known.damaged.kind == Kind::Control {
-            return None;
-        }
-        match self.engine.relocation(segment) {
-            Relocation::Done => Some(local.repairs.end(known)),
-            Relocation::Waiting => {
-                self.engine.close_head_of(segment); // A3
-                self.engine.relocate(segment);
-                known.looks_without_source = 0;
-                None
-            }
-            Relocation::NoSource => {
-                known.looks_without_source = known.looks_without_source.saturating_add(1);
-                (known.looks_without_source == LOOKS_UNTIL_LOST).then(|| {
-                    local.repairs.lost.fetch_add(1, Ordering::Relaxed);
-                    RepairStep::Lost
-                })
-            }
-        }
+        Ok(looked.ended)
     }
 
     /// Continues the control log in a new segment, if it is still in this one.
-    fn renew_control(&self, local: &Local, damaged: Option<SegmentId>) -> Result<(), Error> {
-        let Some(damaged) = damaged else {
-            return Ok(());
-        };
-        let mut commit = self.lock();
+    fn renew_control(&self, common: &Common, damaged: SegmentId) -> Result<(), Error> {
+        let mut commit = common.lock();
         if commit.master.control().head() == Some(damaged) {
             commit.master.renew_control();
         }
         // The previous one is closed when the next one has begun, and freed when both are synced.
-        self.commit_once(&mut commit, Level::Synced)?;
-        self.apply_rules(&mut commit, local)
-    }
-
-    fn note_damaged(&self, local: &Local, damaged: Damaged) {
-        let segment = damaged.segment;
-        if damaged.kind != Kind::Control && !self.log().is_durable_segment(segment) {
-            return; // not part of the log any more: about to be freed
-        }
-        local.bad_frames.fetch_add(1, Ordering::Relaxed);
-        let known = Pending {
-            damaged,
-            since: Instant::now(),
-            looks_without_source: 0,
-        };
-        local.repairs.tell(&known.found());
-        let mut pending = local.repairs.pending();
-        pending.insert(segment, known);
-        local.repairs.count(&pending);
+        self.commit(common, &mut commit, Level::Synced)?;
+        self.apply_rules(common, &mut commit)
     }
 
     /// Before an orderly shutdown: replaces damaged replicas while memory still has their data, if
     /// that is possible in reasonable time.
     ///
     /// # Errors
-    /// As [`background_step`](Self::background_step).
-    pub fn finish_repairs(&self, local: &Local) -> Result<(), Error> {
+    /// As [`step`](Self::step).
+    pub fn finish_repairs(&self, common: &Common) -> Result<(), Error> {
         let began = Instant::now();
-        while local.repairs.waiting() > local.repairs.lost() && began.elapsed() < AT_THE_END {
-            let relocated = self.relocation_step();
-            if !self.local_step(local)? && !relocated {
+        while self.repairs.waiting() > self.repairs.lost() && began.elapsed() < AT_THE_END {
+            let relocated = common.relocation_step();
+            if !self.step(common)? && !relocated {
                 std::thread::park_timeout(Duration::from_millis(1)); // a cleaner thread works on it
             }
         }
         Ok(())
     }
+}
 
+impl Common {
     /// A step of relocation, if no cleaner thread does it. Not to be called from inside the engine.
     pub fn relocation_step(&self) -> bool {
         self.engine.relocation_step(STEP_BYTES)

@@ -3,7 +3,7 @@
 //!
 //! `repair` handles the damage.
 
-use super::Durable;
+use super::{Common, Local};
 use crate::{Error, ScrubProgress};
 use duramen_backup::ScrubStep;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +15,8 @@ pub(crate) struct Scrub {
     interval_us: AtomicU64,
     left: AtomicU64,
     total: AtomicU64,
+    /// Frames that were verified, and commits of the write-ahead log.
+    verified: AtomicU64,
 }
 
 impl Scrub {
@@ -23,6 +25,7 @@ impl Scrub {
             interval_us: AtomicU64::new(interval.as_micros() as u64),
             left: AtomicU64::new(0),
             total: AtomicU64::new(0),
+            verified: AtomicU64::new(0),
         }
     }
 
@@ -33,7 +36,7 @@ impl Scrub {
 
     pub fn progress(&self) -> ScrubProgress {
         ScrubProgress {
-            // Pairs with the Release in `scrub_step`.
+            // Pairs with the Release in `count`.
             left: self.left.load(Ordering::Acquire),
             total: self.total.load(Ordering::Relaxed),
         }
@@ -48,18 +51,30 @@ impl Scrub {
     pub fn is_asked_for(&self) -> bool {
         self.left.load(Ordering::Relaxed) > 0
     }
+
+    pub fn verified(&self) -> u64 {
+        self.verified.load(Ordering::Relaxed)
+    }
+
+    /// A requested scrub has one less to verify, and the caller has counted the damage that was
+    /// found: a caller of `progress` that sees 0 left sees it as well. If another scrub was
+    /// requested meanwhile, one frame is verified twice.
+    fn count(&self) {
+        let _ = self
+            .left
+            .fetch_update(Ordering::Release, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            });
+    }
 }
 
-impl Durable {
+impl Local {
     /// Schedules the verification of all data on disk, one frame after the other. Returns their
     /// number.
     pub fn begin_scrub(&self) -> u64 {
-        let Some(local) = self.local() else {
-            return 0; // the node verifies the replicas of others
-        };
-        let total = local.backup.scrubber().scrubbable();
-        local.scrub.total.store(total, Ordering::Relaxed);
-        local.scrub.left.store(total, Ordering::Relaxed);
+        let total = self.backup.scrubber().scrubbable();
+        self.scrub.total.store(total, Ordering::Relaxed);
+        self.scrub.left.store(total, Ordering::Relaxed);
         total
     }
 
@@ -67,29 +82,21 @@ impl Durable {
     /// there was one.
     ///
     /// # Errors
-    /// As [`background_step`](Self::background_step): the repair of found damage begins.
-    pub fn scrub_step(&self) -> Result<bool, Error> {
-        let Some(local) = self.local() else {
-            return Ok(false);
-        };
-        self.check_open(local)?;
-        let found = local.backup.scrubber().step()?;
-        let left = &local.scrub.left;
+    /// As [`step`](Self::step): the repair of found damage begins.
+    pub fn scrub_step(&self, common: &Common) -> Result<bool, Error> {
+        self.check_open(common)?;
+        let found = self.backup.scrubber().step()?;
         if found == ScrubStep::Idle {
-            left.store(0, Ordering::Relaxed);
+            self.scrub.left.store(0, Ordering::Relaxed);
             return Ok(false);
         }
-        local.scrubbed.fetch_add(1, Ordering::Relaxed);
+        self.scrub.verified.fetch_add(1, Ordering::Relaxed);
         match found {
-            ScrubStep::Damaged { .. } => drop(self.repair(local)?),
-            ScrubStep::DamagedLog(damage) => local.repairs.log_damaged(&damage),
+            ScrubStep::Damaged { .. } => drop(self.repair(common)?),
+            ScrubStep::DamagedLog(damage) => self.repairs.log_damaged(&damage),
             ScrubStep::Idle | ScrubStep::Good { .. } | ScrubStep::GoodLog { .. } => {}
         }
-        // After the repair was counted: a caller that sees 0 left sees the found damage as well. If
-        // another scrub was requested meanwhile, one frame is verified twice.
-        let _ = left.fetch_update(Ordering::Release, Ordering::Relaxed, |left| {
-            left.checked_sub(1)
-        });
+        self.scrub.count();
         Ok(true)
     }
 }
