@@ -74,7 +74,7 @@ impl Store {
             self.engine.end_cleaners();
             durable.log.durable.leave(); // E3
         }
-        durable.log.tell();
+        durable.log.waiters.tell();
         result
     }
 

@@ -57,6 +57,7 @@ mod accepted;
 mod bell;
 mod closing;
 mod control;
+mod demand;
 mod durable;
 mod error;
 mod expiry;
@@ -82,6 +83,7 @@ mod tables;
 mod threads;
 mod throttle;
 mod transaction;
+mod waiters;
 mod writer;
 
 pub use duramen_backup::Mode as DiskMode;

@@ -126,7 +126,7 @@ impl LogWriter {
             self.background.ring(); // a recovery waits for the next step
         }
         if self.durable.common.ended.load(Ordering::Acquire) != before {
-            self.tell();
+            self.waiters.tell();
         }
     }
 

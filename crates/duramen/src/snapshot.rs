@@ -145,7 +145,7 @@ fn take(
     let target =
         Backup::create_copy(disk, &options, &geometry, source.identity()).map_err(Error::Disk)?;
     let cut = local.cut(&log.durable.common); // N1
-    log.tell();
+    log.waiters.tell();
     let (cut, _pinned) = (cut?, Pinned(log));
     let bytes_total = cut.certificates.values().map(|c| u64::from(c.length)).sum();
     let mut buffer = vec![0; geometry.segment_bytes as usize];

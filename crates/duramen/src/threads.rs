@@ -96,7 +96,7 @@ impl Threads {
         self.log.doubts.ring();
         join(&self.doubts);
         self.log.stop.store(true, Ordering::SeqCst);
-        self.log.wake();
+        self.log.demand.wake();
         self.log.background.ring();
         if let Some(bell) = self.log.durable.hint_bell() {
             bell.ring();
@@ -147,7 +147,7 @@ fn run_background(log: &LogWriter) {
         let done = durable.background_step();
         let relocated = common.relocation_step();
         if common.ended.load(Ordering::Acquire) != before {
-            log.tell();
+            log.waiters.tell();
         }
         if let Some(local) = local
             && noted.elapsed() >= NOTE_EVERY

@@ -5,20 +5,22 @@
 //!   the position, or commits itself; so no thread waits for more writers (docs/protocols.md,
 //!   "Group commit").
 //! - W2: `ended` grows before waiters are woken and watchers called. A waiter that read it before
-//!   checking its position, and finds it unchanged under `waiting`'s lock, is woken by the commit
-//!   that it may have missed.
+//!   checking its position, and finds it unchanged under the lock of `waiters`, is woken by the
+//!   commit that it may have missed.
 //!
 //! **Concurrency**: any thread may commit, one at a time (`commit`'s lock). The writer's own thread
 //! commits for threads that can't wait (a reactor), and writes unrequested data at intervals. No
-//! lock of this file is held while another is taken.
+//! lock of `demand` and `waiters` is held while another is taken.
 
 use crate::bell::Bell;
+use crate::demand::Demand;
 use crate::durable::{Commit, Durable};
+use crate::waiters::Waiters;
 use crate::{DiskState, Error};
 use duramen_base::ids::Level;
 use duramen_engine::Position;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Writes at level `memory` are passed to the operating system within this time.
@@ -30,22 +32,12 @@ const SHIP_OFTEN: Duration = Duration::from_millis(10);
 /// Buffered data is synced within about this time: bounds the loss of the lower levels in a power
 /// cut.
 const SYNC_WITHIN: Duration = Duration::from_secs(1);
-/// Longest wait of a waiter between two checks, for a machine so busy that no thread commits.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Makes appends durable, and waits for or reports their durability. Shared by all threads.
 pub struct LogWriter {
     pub(crate) durable: Arc<Durable>,
-    /// The highest level that was requested from the writer's thread, as a number.
-    demanded: AtomicU8,
-    /// The thread sleeps, or is about to: it must be woken.
-    asleep: AtomicBool,
-    bell: Mutex<()>,
-    ring: Condvar,
-    waiters: AtomicUsize,
-    waiting: Mutex<()>,
-    progress: Condvar,
-    watchers: RwLock<Vec<Arc<dyn Fn() + Send + Sync>>>,
+    pub(crate) demand: Demand,
+    pub(crate) waiters: Waiters,
     pub(crate) stop: AtomicBool,
     pub(crate) background: Bell,
     /// Ends the thread that removes doubted keys, before the others.
@@ -60,14 +52,8 @@ impl LogWriter {
     pub(crate) fn new(durable: Arc<Durable>, commit_window: Duration) -> LogWriter {
         LogWriter {
             durable,
-            demanded: AtomicU8::new(0),
-            asleep: AtomicBool::new(false),
-            bell: Mutex::new(()),
-            ring: Condvar::new(),
-            waiters: AtomicUsize::new(0),
-            waiting: Mutex::new(()),
-            progress: Condvar::new(),
-            watchers: RwLock::new(Vec::new()),
+            demand: Demand::default(),
+            waiters: Waiters::default(),
             stop: AtomicBool::new(false),
             background: Bell::default(),
             stop_doubts: AtomicBool::new(false),
@@ -101,55 +87,37 @@ impl LogWriter {
         level: Level,
         gives_up: impl Fn() -> bool,
     ) -> Result<bool, Error> {
+        let common = &self.durable.common;
         loop {
-            let before = self.durable.common.ended.load(Ordering::Acquire); // W2
+            let before = common.ended.load(Ordering::Acquire); // W2
             if self.reached(position) >= level {
                 return Ok(true);
             }
-            if self.durable.common.engine.is_inherited() {
+            if common.engine.is_inherited() {
                 return Err(Error::Closed); // closing::E6
             }
-            match self.durable.common.try_lock() {
+            match common.try_lock() {
                 // Another thread may have committed it between the two checks.
                 Some(_) if self.reached(position) >= level => return Ok(true),
                 Some(commit) => {
                     self.commit_here(commit, level)?;
                     if self.durable.remote().is_some() && self.reached(position) < level {
-                        self.wait_for_end(before); // the answers of backups end it
+                        self.waiters.wait(&common.ended, before); // the answers of backups end it
                     }
                 }
-                None => self.wait_for_end(before),
+                None => self.waiters.wait(&common.ended, before),
             }
-            self.durable.common.health.check()?;
+            common.health.check()?;
             if self.reached(position) < level && gives_up() {
                 return Ok(false);
             }
         }
     }
 
-    /// Waits until a commit has ended since `before` was read.
-    fn wait_for_end(&self, before: u64) {
-        self.waiters.fetch_add(1, Ordering::SeqCst);
-        let guard = self.waiting.lock().expect("waiters");
-        if self.durable.common.ended.load(Ordering::SeqCst) == before {
-            drop(self.progress.wait_timeout(guard, LOOK_AGAIN));
-        }
-        self.waiters.fetch_sub(1, Ordering::SeqCst);
-    }
-
     /// Requests `level` for all earlier appends, and returns at once; watchers are called when it
     /// is reached.
     pub fn demand(&self, level: Level) {
-        self.demanded.fetch_max(level as u8, Ordering::SeqCst);
-        self.wake();
-    }
-
-    /// Wakes the writer's thread.
-    pub(crate) fn wake(&self) {
-        if self.asleep.swap(false, Ordering::SeqCst) {
-            drop(self.bell.lock().expect("the writer's bell"));
-            self.ring.notify_one();
-        }
+        self.demand.raise(level);
     }
 
     /// Commits all earlier appends at `level` on this thread, unless a commit is in progress: then
@@ -172,26 +140,14 @@ impl LogWriter {
     fn commit_here(&self, mut commit: MutexGuard<'_, Commit>, level: Level) -> Result<(), Error> {
         let result = self.durable.commit_once(&mut commit, level);
         drop(commit);
-        self.tell();
+        self.waiters.tell();
         result
-    }
-
-    /// Wakes waiters and calls watchers.
-    pub(crate) fn tell(&self) {
-        if self.waiters.load(Ordering::SeqCst) > 0 {
-            drop(self.waiting.lock().expect("waiters"));
-            self.progress.notify_all();
-        }
-        let watchers = self.watchers.read().expect("watchers");
-        for watcher in &*watchers {
-            watcher();
-        }
     }
 
     /// Calls `waker` after every commit, successful or not, on the committing thread. It must be
     /// short, and must not call the log writer.
     pub fn watch(&self, waker: Arc<dyn Fn() + Send + Sync>) {
-        self.watchers.write().expect("watchers").push(waker);
+        self.waiters.watch(waker);
     }
 
     /// The reason why writes are refused permanently; `None` while they are not.
@@ -224,13 +180,12 @@ impl LogWriter {
         let mut synced = Instant::now();
         let mut pause = SHIP_WITHIN;
         while !self.stop.load(Ordering::Acquire) {
-            let demanded = Level::from_number(self.demanded.swap(0, Ordering::SeqCst));
-            let mut level = demanded.unwrap_or(Level::Memory);
+            let mut level = self.demand.take();
             if level > Level::Memory {
                 if !self.commit_window.is_zero() {
                     std::thread::sleep(self.commit_window); // as configured
                 }
-            } else if !self.sleep(pause) {
+            } else if !self.demand.sleep(pause, &self.stop) {
                 continue; // a demand came
             }
             let common = &self.durable.common;
@@ -256,25 +211,8 @@ impl LogWriter {
             if result.is_err() {
                 // A demand that can't be met now is met when there is space; its waiters got the
                 // error.
-                self.sleep(SHIP_WITHIN);
+                self.demand.sleep(SHIP_WITHIN, &self.stop);
             }
         }
-    }
-
-    /// Sleeps until the bell rings or the interval ends; returns whether the interval has ended.
-    fn sleep(&self, time: Duration) -> bool {
-        let guard = self.bell.lock().expect("the writer's bell");
-        self.asleep.store(true, Ordering::SeqCst);
-        // SeqCst: either this sees the demand, or `wake` sees the sleep.
-        if self.demanded.load(Ordering::SeqCst) > 0 || self.stop.load(Ordering::SeqCst) {
-            self.asleep.store(false, Ordering::SeqCst);
-            return false;
-        }
-        let (_guard, timeout) = self
-            .ring
-            .wait_timeout_while(guard, time, |()| self.asleep.load(Ordering::SeqCst))
-            .expect("the writer's bell");
-        self.asleep.store(false, Ordering::SeqCst);
-        timeout.timed_out()
     }
 }
