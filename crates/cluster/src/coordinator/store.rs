@@ -147,7 +147,6 @@ struct Shared {
     contents: Contents,
     term: Term,
     leader: Option<String>,
-    reachable: bool,
 }
 
 /// A store in memory, shared by its clones: for tests and simulations, and as the model for the
@@ -162,12 +161,8 @@ pub struct Memory {
 impl Memory {
     /// An empty store, for a coordinator of that name.
     pub fn new(name: &str) -> Memory {
-        let shared = Shared {
-            reachable: true,
-            ..Shared::default()
-        };
         Memory {
-            shared: Arc::new(Mutex::new(shared)),
+            shared: Arc::default(),
             name: name.to_owned(),
             term: None,
         }
@@ -191,30 +186,18 @@ impl Memory {
     /// Whether this one leads.
     ///
     /// # Errors
-    /// [`Error::Deposed`] if not, [`Error::Unavailable`] if that is unknown.
+    /// [`Error::Deposed`] if not.
     pub fn check(&mut self) -> Result<(), Error> {
         self.led(|_| ())
-    }
-
-    /// Makes the store unreachable, or reachable again.
-    pub fn set_reachable(&mut self, reachable: bool) {
-        self.with(|shared| shared.reachable = reachable);
     }
 
     fn with<T>(&mut self, act: impl FnOnce(&mut Shared) -> T) -> T {
         act(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn reached<T>(&mut self, act: impl FnOnce(&mut Shared) -> T) -> Result<T, Error> {
-        self.with(|shared| shared.reachable.then(|| act(shared)))
-            .ok_or_else(|| Error::Unavailable {
-                reason: "a test took it away".to_owned(),
-            })
-    }
-
     fn led<T>(&mut self, act: impl FnOnce(&mut Shared) -> T) -> Result<T, Error> {
         let mine = self.term;
-        self.reached(|shared| (mine == Some(shared.term)).then(|| act(shared)))?
+        self.with(|shared| (mine == Some(shared.term)).then(|| act(shared)))
             .ok_or(Error::Deposed) // M1
     }
 }
@@ -222,13 +205,13 @@ impl Memory {
 impl MetaStore for Memory {
     fn acquire(&mut self) -> Result<Option<Term>, Error> {
         let name = self.name.clone();
-        let term = self.reached(|shared| {
+        let term = self.with(|shared| {
             shared.leader.is_none().then(|| {
                 shared.leader = Some(name);
                 shared.term = Term(shared.term.0 + 1);
                 shared.term
             })
-        })?;
+        });
         if term.is_some() {
             self.term = term;
         }
@@ -259,7 +242,7 @@ impl MetaStore for Memory {
     }
 
     fn leader(&mut self) -> Result<Option<String>, Error> {
-        self.reached(|shared| shared.leader.clone())
+        Ok(self.with(|shared| shared.leader.clone()))
     }
 
     fn resign(&mut self) {
