@@ -188,11 +188,13 @@ fn serve(store: &Store, requests: &Receiver<ToBackups>, disks: &Mutex<Disks>) {
             }
             ToBackups::Free(backup, segment) => {
                 locked().replicas.remove(&(backup, segment));
-                log.freed(backup, segment);
+                log.master(|master| master.replicas_mut().freed(backup, segment));
             }
             ToBackups::Sync(backup) => log.synced(backup),
             ToBackups::ControlHead(SegmentId::NONE) => return,
-            ToBackups::ControlHead(min_open) => log.control_head_noted(min_open),
+            ToBackups::ControlHead(min_open) => {
+                log.master(|master| master.control_head_noted(min_open))
+            }
         }
     }
 }
@@ -303,7 +305,7 @@ fn run(setting: Setting) -> Result<Cell> {
     let disks = Mutex::new(Disks::default());
     for slot in 0..BACKUPS {
         let backup = Member::from(BackupId(1 << 32 | slot));
-        store.log().expect("a log").backup_up(backup);
+        store.log().expect("a log").backups_up([backup], &[]);
     }
     let entry_bytes = (KEY_BYTES + VALUE_BYTES + 16).next_multiple_of(8) + 8;
     let objects = setting.log_bytes * setting.percent / 100 / entry_bytes as u64;

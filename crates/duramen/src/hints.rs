@@ -32,7 +32,7 @@ const OTHERS_MAX: usize = 16;
 const LONG: Duration = Duration::from_secs(3600);
 
 /// The hints of a member.
-pub(crate) struct Hints {
+pub struct Hints {
     server: u64,
     bytes_max: u64,
     interval: Duration,
@@ -41,12 +41,12 @@ pub(crate) struct Hints {
     /// Waiting refills: the server of each, and its blocks.
     others: Mutex<VecDeque<(u64, Slice)>>,
     /// Ends the thread's pause.
-    pub bell: Bell,
+    pub(crate) bell: Bell,
 }
 
 impl Hints {
     /// `None` without a flash tier.
-    pub fn new(
+    pub(crate) fn new(
         options: &Options,
         engine: &Arc<duramen_engine::Store>,
         server: u64,
@@ -63,7 +63,7 @@ impl Hints {
     }
 
     /// Main loop of the thread, until `stop`.
-    pub fn run(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
+    pub(crate) fn run(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
         let (mut due, mut news) = (Instant::now() + self.interval, 0);
         while !stop() {
             let next = self.others.lock().expect("hints of others").pop_front();
@@ -85,12 +85,14 @@ impl Hints {
         }
     }
 
-    /// This member's newest hint, once.
+    /// The keys that are read often here, if there is more to report than the last time: blocks of
+    /// [`duramen_format::heat`].
     pub fn take(&self) -> Option<Slice> {
         self.mine.lock().expect("this member's hint").take()
     }
 
-    /// Adds a hint of another server (N2).
+    /// Requests a refill of memory with the hot keys of another server, as far as they are here, on
+    /// flash (N2). Does not wait.
     pub fn bring(&self, server: u64, blocks: Slice) {
         let mut others = self.others.lock().expect("hints of others");
         others.push_back((server, blocks));

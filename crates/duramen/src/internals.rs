@@ -3,6 +3,7 @@
 
 pub use crate::accepted::{Losses, accept, losses};
 pub use crate::durable::{Backups, Bytes, Call, Repair, RepairStep, ToBackups};
+pub use crate::hints::Hints;
 pub use crate::member::MemberOptions;
 pub use crate::restart::{MemberDisk, member_disk};
 pub use crate::salvage::{Lost, Salvaged, salvage};

@@ -11,7 +11,6 @@ use duramen_base::ids::{Level, SegmentId, ServerId};
 use duramen_cluster::placement::{Layout, Member};
 use duramen_cluster::replication::{BackupId, Config, Found, Master, Placed, Rejection, Ticket};
 use duramen_engine::LogOptions;
-use duramen_wire::native::Slice;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -56,7 +55,7 @@ pub struct MemberOptions {
 
 impl Store {
     /// Opens the store of a cluster's member: an empty log, whose replicas are on the backups that
-    /// [`LogWriter::backup_up`] adds. Without `threads` nothing happens by itself.
+    /// [`LogWriter::backups_up`] adds. Without `threads` nothing happens by itself.
     ///
     /// # Errors
     /// [`Error::Engine`], [`Error::Thread`], [`Error::Misfit`].
@@ -116,18 +115,25 @@ impl LogWriter {
         let Some(remote) = self.durable.remote() else {
             return;
         };
-        let before = self.durable.common.ended.load(Ordering::Acquire);
-        let mut commit = self.durable.common.lock();
+        let common = &self.durable.common;
+        let before = common.ended.load(Ordering::Acquire);
+        let mut commit = common.lock();
         change(&mut commit);
-        let _ = remote.pump(&self.durable.common, &mut commit, Level::Memory); // its failure is in the health
+        let _ = remote.pump(common, &mut commit, Level::Memory); // its failure is in the health
         let is_swapping = commit.is_swapping();
         drop(commit);
         if is_swapping {
             self.background.ring(); // a recovery waits for the next step
         }
-        if self.durable.common.ended.load(Ordering::Acquire) != before {
+        if common.ended.load(Ordering::Acquire) != before {
             self.waiters.tell();
         }
+    }
+
+    /// Passes an event to the rules of replication, and does what they allow now. It has no effect
+    /// on a single server.
+    pub fn master(&self, event: impl FnOnce(&mut Master)) {
+        self.hear(|commit| event(&mut commit.master));
     }
 
     /// A backup has executed a call, or rejects it.
@@ -156,39 +162,14 @@ impl LogWriter {
         self.durable.common.figures.note_refused_recipe(bytes);
     }
 
-    /// None of these holders had the bytes of a closed segment for a call.
-    pub fn not_fetched(&self, ticket: Ticket, holders: &[BackupId]) {
-        self.hear(|commit| commit.master.not_fetched(ticket, holders));
-    }
-
-    /// A backup has dropped a replica.
-    pub fn freed(&self, backup: BackupId, segment: SegmentId) {
-        self.hear(|commit| commit.master.replicas_mut().freed(backup, segment));
-    }
-
     /// A backup has synced all data that it had at the time of the request.
     pub fn synced(&self, backup: BackupId) {
         self.hear(|commit| commit.synced(backup));
     }
 
-    /// The coordinator has stored the control head, durably.
-    pub fn control_head_noted(&self, min_open: SegmentId) {
-        self.hear(|commit| commit.master.control_head_noted(min_open));
-    }
-
-    /// Sets the place of this server, before the first [`backup_up`](Self::backup_up).
-    pub fn is_at(&self, me: Member) {
-        self.hear(|commit| commit.master.replicas_mut().is_at(me));
-    }
-
-    /// A server may get replicas. Never this one itself.
-    pub fn backup_up(&self, member: Member) {
-        self.backups_up([member], &[]);
-    }
-
-    /// The same for several servers, of which some are about to be stopped
-    /// ([`backup_retires`](Self::backup_retires)). Replicas are placed only after all of them are
-    /// known: with the first alone there would be no choice.
+    /// Servers may get replicas, never this one itself; some are about to be stopped
+    /// (placement::L5). Replicas are placed only after all of them are known: with the first alone
+    /// there would be no choice.
     pub fn backups_up(&self, members: impl IntoIterator<Item = Member>, retire: &[BackupId]) {
         self.hear(|commit| {
             let members = members.into_iter();
@@ -201,12 +182,6 @@ impl LogWriter {
     /// A server has crashed: its replicas are replaced.
     pub fn backup_lost(&self, backup: BackupId) {
         self.hear(|commit| commit.backup_lost(backup));
-    }
-
-    /// A server is about to be stopped: it gets no new replicas if others can take them
-    /// (placement::L5).
-    pub fn backup_retires(&self, backup: BackupId) {
-        self.hear(|commit| commit.master.replicas_mut().backup_retires(backup));
     }
 
     /// A backup is slow: it gets no new replicas, and the segments that are open there are closed.
@@ -245,12 +220,6 @@ impl LogWriter {
         counted
     }
 
-    /// Called from time to time (every 100 ms or so): backups that were short of room may get calls
-    /// again.
-    pub fn forgive(&self) {
-        self.hear(|commit| commit.master.replicas_mut().forgive());
-    }
-
     /// Flips these bits in a byte of each copy of a survivor that is being written. Returns their
     /// number.
     #[cfg(debug_assertions)]
@@ -263,6 +232,12 @@ impl LogWriter {
     /// a member of a cluster.
     pub fn replicas(&self) -> Option<usize> {
         Some(self.durable.remote()?.replicas)
+    }
+
+    /// Hints of hot keys, for the code that exchanges them; `None`: this store makes none, and cannot
+    /// use those of others.
+    pub fn hints(&self) -> Option<&Hints> {
+        self.durable.remote()?.hints.as_ref()
     }
 
     /// How the log's segments lie with its backups, for people.
@@ -278,31 +253,5 @@ impl LogWriter {
     /// A text for the operator: the events that the log waits for.
     pub fn describe(&self) -> String {
         self.durable.common.lock().master.describe()
-    }
-}
-
-/// Hints of members, for the code that exchanges them.
-impl LogWriter {
-    fn hints(&self) -> Option<&Hints> {
-        self.durable.remote()?.hints.as_ref()
-    }
-
-    /// Whether this store makes hints, and can use those of others.
-    pub fn has_hints(&self) -> bool {
-        self.hints().is_some()
-    }
-
-    /// The keys that are read often here, if there is more to report than the last time: blocks of
-    /// `duramen_format::heat`.
-    pub fn take_hint(&self) -> Option<Slice> {
-        self.hints()?.take()
-    }
-
-    /// Requests a refill of memory with the hot keys of another server, as far as they are here, on
-    /// flash. Does not wait.
-    pub fn refill(&self, server: u64, blocks: Slice) {
-        if let Some(hints) = self.hints() {
-            hints.bring(server, blocks);
-        }
     }
 }

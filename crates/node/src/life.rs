@@ -137,7 +137,8 @@ impl Life {
         }
         let store = Store::open_member(options, node.threads).map_err(|e| e.to_string())?;
         let log = store.log().expect("a member's store has a log");
-        log.is_at(at(server, &node.candidate.enlist));
+        let here = at(server, &node.candidate.enlist);
+        log.master(|master| master.replicas_mut().is_at(here));
         let clients = Clients::new(node.wake.clone());
         store.engine().set_completions(clients.clone());
         let config = BackupConfig {
@@ -154,11 +155,7 @@ impl Life {
             recoveries: Recoveries::new(node.ahead_bytes / 2, KeyHasher::new(settings.hash_seed)),
             migrations: Migrations::default(),
             needed: Needed::default(),
-            warmth: Warmth::new(
-                store
-                    .log()
-                    .is_some_and(duramen::internals::LogWriter::has_hints),
-            ),
+            warmth: Warmth::new(store.log().is_some_and(|log| log.hints().is_some())),
             lost: BTreeMap::new(),
             say_slow_us: 0,
             client_leases: serve::leases::Leases::new(clients.clone()),

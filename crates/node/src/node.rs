@@ -37,6 +37,7 @@ use crate::recovery::{self, PartitionProgress};
 use crate::remote::RemoteEvent;
 use crate::requests::{PeerCall, PeerRequest, ReceivedRequest, RequestId, Token};
 use crate::warmth::HeldHint;
+use duramen::internals::{Hints, LogWriter};
 use duramen_base::ids::ServerId;
 use duramen_cluster::placement;
 use duramen_cluster::replication::{BackupId, Placed, Rejection, Ticket};
@@ -487,7 +488,8 @@ impl Node {
                     let backup = BackupId(entry.server.number());
                     if entry.draining {
                         draining.push(backup);
-                        life.log().backup_retires(backup);
+                        let log = life.log();
+                        log.master(|master| master.replicas_mut().backup_retires(backup));
                     } else if is_backup && !life.is_lost_for_now(entry.server) {
                         draining.retain(|retired| *retired != backup);
                         up.push(member_of(&entry, &life.settings));
@@ -585,14 +587,13 @@ impl Node {
         for server in std::mem::take(&mut effects.recovered) {
             life.warmth.recovered(server);
         }
-        let hint = || {
-            life.store
-                .log()
-                .and_then(duramen::internals::LogWriter::take_hint)
-        };
+        let hints = life.store.log().and_then(LogWriter::hints);
+        let hint = || hints.and_then(Hints::take);
         let found = life.warmth.poll(now_us, me, members, hint, &mut effects);
         for (server, blocks) in found {
-            life.log().refill(server.number(), blocks);
+            if let Some(hints) = hints {
+                hints.bring(server.number(), blocks);
+            }
         }
         self.member.owned_mut().hold(life.recoveries.tables());
         let Effects {
@@ -643,14 +644,21 @@ impl Node {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
+        let log = life.log();
         match event {
-            RemoteEvent::Answered(ticket, answer) => life.log().answered(ticket, answer),
+            RemoteEvent::Answered(ticket, answer) => log.answered(ticket, answer),
             RemoteEvent::Damaged(backup) => out.extend(life.note_damaged(backup)),
-            RemoteEvent::RecipeRefused(bytes) => life.log().recipe_refused(bytes),
-            RemoteEvent::NotFetched(ticket, holders) => life.log().not_fetched(ticket, &holders),
-            RemoteEvent::Freed(backup, segment) => life.log().freed(backup, segment),
-            RemoteEvent::Synced(backup) => life.log().synced(backup),
-            RemoteEvent::Noted(min_open) => life.log().control_head_noted(min_open),
+            RemoteEvent::RecipeRefused(bytes) => log.recipe_refused(bytes),
+            RemoteEvent::NotFetched(ticket, holders) => {
+                log.master(|master| master.not_fetched(ticket, &holders));
+            }
+            RemoteEvent::Freed(backup, segment) => {
+                log.master(|master| master.replicas_mut().freed(backup, segment));
+            }
+            RemoteEvent::Synced(backup) => log.synced(backup),
+            RemoteEvent::Noted(min_open) => {
+                log.master(|master| master.control_head_noted(min_open));
+            }
             RemoteEvent::Granted(holder, sent_us) => {
                 life.leases.granted(holder, sent_us);
                 self.look_us = now_us;
@@ -709,7 +717,8 @@ impl Node {
         self.pings.forget_old(now_us);
         if now_us >= self.forgive_us {
             self.forgive_us = now_us + FORGIVE_US;
-            life.log().forgive();
+            let log = life.log();
+            log.master(|master| master.replicas_mut().forgive());
             life.take_back(now_us, self.member.members());
         }
         let holders = life.log().control_holders();

@@ -64,18 +64,19 @@ pub struct Call {
     pub bytes: Bytes,
 }
 
-/// A request of a member's log. Each one is repeated until it is answered by the named method of
-/// [`LogWriter`](crate::writer::LogWriter), or the backup is lost.
+/// A request of a member's log. Each one is repeated until the backup is lost, or its answer is
+/// passed to the named method: of [`LogWriter`](crate::writer::LogWriter), or of [`Master`], by
+/// [`LogWriter::master`](crate::writer::LogWriter::master).
 #[derive(Clone, Debug)]
 pub enum ToBackups {
     /// → [`LogWriter::answered`](crate::writer::LogWriter::answered)
     Write(Call),
-    /// The backup may drop its replica. → [`LogWriter::freed`](crate::writer::LogWriter::freed)
+    /// The backup may drop its replica. → `freed` of its [`Master::replicas_mut`]
     Free(BackupId, SegmentId),
     /// Sync all data of this log there. → [`LogWriter::synced`](crate::writer::LogWriter::synced)
     Sync(BackupId),
     /// To the coordinator: record that no older control segment counts. →
-    /// [`LogWriter::control_head_noted`](crate::writer::LogWriter::control_head_noted)
+    /// [`Master::control_head_noted`]
     ControlHead(SegmentId),
 }
 

@@ -106,7 +106,7 @@ fn cluster_with(count: u64, level: Level, threads: bool, zone_bytes: Option<u64>
         let id = BackupId(1 << 32 | slot);
         backups.insert(id, backup);
         dirs.push(dir);
-        store.log().unwrap().backup_up(Member::from(id));
+        store.log().unwrap().backups_up([Member::from(id)], &[]);
     }
     Cluster {
         net,
@@ -143,7 +143,7 @@ impl Cluster {
                         Ok(()) | Err(Error::UnknownSegment { .. }) => {}
                         Err(error) => panic!("{error}"),
                     }
-                    log.freed(backup, segment);
+                    log.master(|master| master.replicas_mut().freed(backup, segment));
                 }
             }
             ToBackups::Sync(backup) => {
@@ -154,7 +154,7 @@ impl Cluster {
             }
             ToBackups::ControlHead(min_open) => {
                 *self.noted.lock().unwrap() = min_open;
-                log.control_head_noted(min_open);
+                log.master(|master| master.control_head_noted(min_open));
             }
         }
     }
@@ -256,7 +256,8 @@ impl Cluster {
             match self.net.take(Some(random)) {
                 Some(request) => self.handle(request),
                 None => {
-                    self.store.log().unwrap().forgive();
+                    let log = self.store.log().unwrap();
+                    log.master(|master| master.replicas_mut().forgive());
                     if self.net.requests.lock().unwrap().is_empty() && done() {
                         return;
                     }
