@@ -234,8 +234,8 @@ impl LogWriter {
         Some(self.durable.remote()?.replicas)
     }
 
-    /// Hints of hot keys, for the code that exchanges them; `None`: this store makes none, and cannot
-    /// use those of others.
+    /// Hints of hot keys, for the code that exchanges them; `None`: this store makes none, and
+    /// cannot use those of others.
     pub fn hints(&self) -> Option<&Hints> {
         self.durable.remote()?.hints.as_ref()
     }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 /// In-flight replication state.
 #[derive(Default)]
 pub(crate) struct Flight {
-    /// The level that the present group must reach; `None`: there is no group (durable::remote::J1).
+    /// The level that the present group must reach; `None`: there is no group
+    /// (durable::remote::J1).
     pub level: Option<Level>,
     pub part: Part,
     /// Reported as buffered, and not yet as synced (durable::remote::J3).

@@ -57,7 +57,8 @@ impl Survivors {
         Some(swap)
     }
 
-    /// Takes the proposed Swap back if it adds this segment. Returns false if its record is written.
+    /// Takes the proposed Swap back if it adds this segment. Returns false if its record is
+    /// written.
     pub fn withdraw(&mut self, segment: SegmentId, master: &mut Master, log: &Log) -> bool {
         let is_its = |(_, swap): &mut (u64, Swap)| swap.add.contains(&segment);
         if let Some((number, swap)) = self.proposed.take_if(is_its) {
