@@ -10,7 +10,7 @@ use duramen_base::ids::SegmentId;
 use duramen_engine::TableId;
 use duramen_format::entry::{self, NewObject, NewTombstone, VERSION_MAX};
 use duramen_format::frame;
-use duramen_format::segment::{HEADER_BYTES, Header, Kind};
+use duramen_format::segment::{self, HEADER_BYTES, Header, Kind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -347,7 +347,8 @@ fn tables_without_a_list_keep_their_ids() {
     for file in ["frames", "wal"] {
         let path = dir.path().join(file);
         let mut bytes = std::fs::read(&path).unwrap();
-        let control = b"DSEG\x02\0\x03";
+        let [low, high] = segment::VERSION.to_le_bytes();
+        let control = [b'D', b'S', b'E', b'G', low, high, Kind::Control as u8];
         while let Some(at) = bytes.windows(7).position(|found| found == control) {
             bytes[at] = 0;
         }
