@@ -141,7 +141,7 @@ impl LogWriter {
         self.hear(|commit| match answer {
             Ok(level) => {
                 if let Some(segment) = commit.master.replicas().segment_of(ticket) {
-                    commit.flight.suspects.remove(&segment);
+                    commit.copies.trust(segment);
                 }
                 commit.master.replicas_mut().acked(ticket, level);
             }
@@ -149,7 +149,7 @@ impl LogWriter {
                 if why == Rejection::Damaged
                     && let Some(segment) = commit.master.replicas().segment_of(ticket)
                 {
-                    commit.flight.suspects.insert(segment);
+                    commit.copies.suspect(segment);
                     self.durable.common.figures.note_damaged();
                 }
                 commit.master.rejected(ticket, why);
@@ -225,7 +225,7 @@ impl LogWriter {
     #[cfg(debug_assertions)]
     #[doc(hidden)]
     pub fn flip_survivors(&self, bits: u8) -> usize {
-        self.durable.common.lock().flip_survivors(bits)
+        self.durable.common.lock().copies.flip_survivors(bits)
     }
 
     /// Number of other servers that hold a write when it has reached its level; `None`: this is not

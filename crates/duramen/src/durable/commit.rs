@@ -13,8 +13,9 @@
 //! while the engine is entered, so a thread may wait for a commit while it holds locks of the
 //! engine.
 
+use super::copies::Copies;
 use super::cut::NextCut;
-use super::flight::Flight;
+use super::groups::Groups;
 use super::survivors::Survivors;
 use super::{Common, Durable, Local, Replicas};
 use crate::{DiskState, Error};
@@ -56,8 +57,9 @@ pub(crate) struct Commit {
     pub survivors: Survivors,
     /// An acknowledgement came since the rules were last applied.
     acknowledged: bool,
-    /// For a member of a cluster: its sends in flight.
-    pub flight: Flight,
+    /// These two are a member's.
+    pub groups: Groups,
+    pub copies: Copies,
 }
 
 impl Commit {
@@ -74,7 +76,8 @@ impl Commit {
             appended_bytes: 0,
             survivors: Survivors::default(),
             acknowledged: false,
-            flight: Flight::default(),
+            groups: Groups::default(),
+            copies: Copies::default(),
         }
     }
 

@@ -3,9 +3,10 @@
 
 mod background;
 mod commit;
+mod copies;
 mod cut;
 mod figures;
-mod flight;
+mod groups;
 mod health;
 mod preallocation;
 mod remote;
@@ -21,9 +22,10 @@ use repair::Repairs;
 use scrub::Scrub;
 
 pub(crate) use commit::{Commit, LOCAL};
+pub use copies::Bytes;
 pub(crate) use cut::Cut;
 pub(crate) use remote::Remote;
-pub use remote::{Backups, Bytes, Call, ToBackups};
+pub use remote::{Backups, Call, ToBackups};
 pub use repair::{Repair, RepairStep};
 
 use crate::bell::Bell;
