@@ -1,9 +1,10 @@
 //! `MONITOR`: shows one client the requests of all others.
 
 use crate::command::context::{Context, Done};
+use crate::command::flag;
 use crate::command::row::*;
 use crate::command::secrets::REDACTED;
-use crate::command::spec::{Spec, flag};
+use crate::command::spec::Spec;
 use crate::state::Shared;
 use crate::state::client::{Client, shown};
 use crate::state::db::Db;

@@ -4,7 +4,7 @@
 //! (`COMMAND`).
 
 use crate::access::commands as acl;
-use crate::command::spec::flag::{FAST, NO_AUTH};
+use crate::command::flag::{FAST, NO_AUTH};
 use crate::command::spec::{Commands, Hooks, Spec};
 use crate::connection::{client, client_list, commands as connection};
 use crate::figures::totals::CommandTotals;

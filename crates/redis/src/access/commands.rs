@@ -7,7 +7,8 @@ use super::refusals::Origin;
 use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, YIELDS};
 use crate::command::lookup::Resolved;
-use crate::command::permit::{self, Permit, Refusal};
+use crate::command::permit::{self, Permit};
+use crate::command::refusal::{NO_AUTH, Refusal, denial_text, late_denial_text};
 use crate::command::row::*;
 use crate::command::spec::Spec;
 use crate::command::turn::Ending;
@@ -122,11 +123,11 @@ pub(crate) fn permit_queued(
         Err(refusal) => refusal,
     };
     let text = match refusal {
-        Refusal::LogIn => permit::NO_AUTH.to_owned(),
+        Refusal::LogIn => NO_AUTH.to_owned(),
         Refusal::Denied(denied) => {
             note_denied(ctx.shared, ctx.client, spec, args, denied, "multi");
             audit::record(ctx.shared, ctx.client, spec, args, Outcome::Denied);
-            permit::late_denial_text(denied)
+            late_denial_text(denied)
         }
     };
     ctx.local.note_error(ctx.shared, &text);
@@ -505,8 +506,8 @@ fn with_file(ctx: &mut Context<'_>, work: fn(&Shared, Instant) -> Result<(), Str
 /// The reply to a request that a user may not make.
 pub(crate) fn refusal_text(refusal: Refusal, client: &Client, spec: &Spec) -> String {
     match refusal {
-        Refusal::LogIn => permit::NO_AUTH.to_owned(),
-        Refusal::Denied(denied) => permit::denial_text(denied, client.user_name(), spec),
+        Refusal::LogIn => NO_AUTH.to_owned(),
+        Refusal::Denied(denied) => denial_text(denied, client.user_name(), spec),
     }
 }
 

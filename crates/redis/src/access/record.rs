@@ -1,7 +1,8 @@
 //! Records of requests for the audit log.
 
+use crate::command::flag;
 use crate::command::secrets::REDACTED;
-use crate::command::spec::{Spec, flag};
+use crate::command::spec::Spec;
 use crate::state::Shared;
 use crate::state::access::audit::{Outcome, Record};
 use crate::state::client::Client;

@@ -22,7 +22,8 @@
 //! [`Tier::fetch_bytes`]: crate::flash::tier::Tier::fetch_bytes
 
 use super::context::{Context, Done, Failure};
-use super::spec::{Access, Spec};
+use super::spec::Spec;
+use super::store_access::Access;
 use super::turn::Ending;
 use crate::flash::unfetched::{Unfetched, bytes_of};
 use crate::state::Shared;

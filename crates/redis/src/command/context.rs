@@ -1,6 +1,8 @@
 //! The context in which a command runs.
 
-pub(crate) use super::outcome::{Done, Failure, YIELDS};
+pub(crate) use super::outcome::{
+    Done, Failure, NO_SUCH_KEY, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX, YIELDS,
+};
 use super::permit::Permit;
 use super::spec::{Commands, Spec};
 use super::turn::TurnState;
@@ -10,12 +12,6 @@ use crate::state::local::Local;
 use duramen_base::ids::Level;
 use duramen_engine::{Guard, TableId};
 use duramen_wire::resp::{Args, Encoder};
-
-pub(crate) const SYNTAX: Failure = Failure::Text("ERR syntax error");
-pub(crate) const NOT_AN_INTEGER: Failure =
-    Failure::Text("ERR value is not an integer or out of range");
-pub(crate) const NOT_A_FLOAT: Failure = Failure::Text("ERR value is not a valid float");
-pub(crate) const NO_SUCH_KEY: Failure = Failure::Text("ERR no such key");
 
 /// One request, as the command that executes it sees it.
 pub(crate) struct Context<'a> {

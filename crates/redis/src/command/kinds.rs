@@ -1,7 +1,8 @@
 //! The effects of commands without keys, besides their replies. EXEC decides by them whether its
 //! queue can be taken back, and what may be left out when no client sees its reply.
 
-use super::spec::{Spec, flag};
+use super::flag;
+use super::spec::Spec;
 
 /// Whether a command has no effect but its reply.
 pub(crate) fn only_answers(spec: &Spec) -> bool {

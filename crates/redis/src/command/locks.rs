@@ -2,8 +2,8 @@
 //! writes.
 
 use super::context::{Context, Done, Failure};
+use super::flag;
 use super::outcome::Unfinished;
-use super::spec::flag;
 use super::{ENTRIES_AHEAD, GROUP_KEYS, KEYS_KEPT};
 use duramen_engine::{Error, Guard, KeyHash, ROOM_ATTEMPTS_MAX, Room, TableId};
 

@@ -4,7 +4,8 @@
 //! bit 5), one or two probes of a table built at compile time, and one comparison: no allocation,
 //! no lower-casing. Subcommands are separate rows, called `container|sub`.
 
-use super::spec::{COMMANDS_MAX, Commands, Hooks, SLOTS, Spec, bar_in, flag};
+use super::flag;
+use super::spec::{COMMANDS_MAX, Commands, Hooks, SLOTS, Spec, bar_in};
 use duramen_wire::resp::Args;
 
 /// The command that a request's name stands for.

@@ -72,6 +72,11 @@ pub(crate) enum Unfinished {
 }
 
 pub(crate) const YIELDS: Failure = Failure::Unfinished(Unfinished::Yields);
+pub(crate) const SYNTAX: Failure = Failure::Text("ERR syntax error");
+pub(crate) const NOT_AN_INTEGER: Failure =
+    Failure::Text("ERR value is not an integer or out of range");
+pub(crate) const NOT_A_FLOAT: Failure = Failure::Text("ERR value is not a valid float");
+pub(crate) const NO_SUCH_KEY: Failure = Failure::Text("ERR no such key");
 
 impl From<Error> for Failure {
     #[cold]

@@ -13,8 +13,9 @@
 //!   again. Only pings do not wait.
 
 use super::context::Context;
+use super::flag;
 use super::names::{Names, ScriptName};
-use super::spec::{Commands, Spec, flag};
+use super::spec::{Commands, Spec};
 use crate::state::Shared;
 use crate::state::client::Client;
 use crate::state::shared::commands::global;

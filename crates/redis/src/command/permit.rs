@@ -7,8 +7,10 @@
 //!   so a change of rights holds for every request of a later turn. A client that changes its own
 //!   rights has them at once, also within EXEC.
 
+use super::flag;
 use super::names::Names;
-use super::spec::{Run, Spec, flag};
+use super::refusal::Refusal;
+use super::spec::{Run, Spec};
 use crate::state::Shared;
 use crate::state::client::Client;
 use duramen_acl::{Access, Denied, Request, User};
@@ -18,17 +20,6 @@ use duramen_wire::resp::Args;
 /// Proof that the client's user may run this command with its arguments.
 #[derive(Clone, Copy)]
 pub(crate) struct Permit(&'static Spec);
-
-/// Reason for which a request may not run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// The client must log in first.
-    LogIn,
-    Denied(Denied),
-}
-
-/// Error reply to a client that must log in first.
-pub(crate) const NO_AUTH: &str = "NOAUTH Authentication required.";
 
 impl Permit {
     /// For a client whose user may do everything: one test.
@@ -199,33 +190,4 @@ impl Asked<'_> {
         let name = self.shared.table_name(self.table).unwrap_or_default();
         look(0, Some(name.as_str()))
     }
-}
-
-/// The text of the error reply to a request that its user may not make, as in Redis.
-pub(crate) fn denial_text(denied: Denied, user: &str, spec: &Spec) -> String {
-    match denied {
-        Denied::Command => format!(
-            "NOPERM User {user} has no permissions to run the '{}' command",
-            spec.name
-        ),
-        Denied::Key(_) => "NOPERM No permissions to access a key".to_owned(),
-        Denied::Channel(_) => "NOPERM No permissions to access a channel".to_owned(),
-        Denied::Table(_) => "NOPERM No permissions to access a table".to_owned(),
-    }
-}
-
-/// The text for a queued request that its user may not make any more when EXEC runs, as in Redis.
-pub(crate) fn late_denial_text(denied: Denied) -> String {
-    let why = match denied {
-        Denied::Command => "no permission to execute the command or subcommand",
-        Denied::Key(_) => "no permission to touch the specified keys",
-        Denied::Channel(_) => {
-            "no permission to access one of the channels used as arguments to the command"
-        }
-        Denied::Table(_) => "no permission to access the table",
-    };
-    format!(
-        "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC \
-         call. This command is no longer allowed for the following reason: {why}"
-    )
 }

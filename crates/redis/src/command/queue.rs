@@ -1,7 +1,8 @@
 //! The queue of MULTI, as the command table describes its requests.
 
 use super::GROUP_KEYS;
-use super::spec::{Commands, Spec, flag};
+use super::flag;
+use super::spec::{Commands, Spec};
 use crate::state::transaction::queue::Transaction;
 use duramen_engine::KeyHash;
 use duramen_wire::resp::Args;

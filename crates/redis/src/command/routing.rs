@@ -19,8 +19,9 @@
 //! of `duramen_node`).
 
 use super::context::{Context, Failure};
+use super::flag;
 use super::outcome::Unfinished;
-use super::spec::{Kind, Spec, flag};
+use super::spec::{Kind, Spec};
 use crate::membership::Membership;
 use crate::state::Shared;
 use crate::state::client::Client;

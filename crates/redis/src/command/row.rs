@@ -6,10 +6,10 @@ pub(crate) use super::access::{
     UPDATES, VARIES,
 };
 pub(crate) use super::doc::{Topic, doc};
+pub(crate) use super::flag::*;
 pub(crate) use super::growth::{self, Growth};
 pub(crate) use super::keys::{Keys, Misses};
 pub(crate) use super::names::{Database, Names, ScriptName};
 pub(crate) use super::secrets::Secrets;
-pub(crate) use super::spec::flag::*;
 pub(crate) use super::spec::{Effect, NO_FLAGS, Run, Spec, container, row};
 pub(crate) use crate::figures::counters::Family;

@@ -1,10 +1,12 @@
 //! One command: it is run, counted, and its failure becomes its reply.
 
 use super::context::{Context, Done, Failure, YIELDS};
+use super::flag;
 use super::outcome::{Abandoned, Outcome, Unfinished};
 use super::permit::Permit;
 use super::routing::NO_DATABASE;
-use super::spec::{Access, Kind, Run, flag};
+use super::spec::{Kind, Run};
+use super::store_access::Access;
 use super::turn::Ending;
 use super::{cold, pause, slow_timer};
 use crate::state::client::gate;

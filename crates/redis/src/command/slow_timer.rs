@@ -8,8 +8,9 @@
 //! slow log below [`ONE_BY_ONE_BELOW_US`] every command is timed by itself.
 
 use super::context::Context;
+use super::flag;
 use super::secrets::REDACTED;
-use super::spec::{Spec, flag};
+use super::spec::Spec;
 use crate::figures::latency::{self, Event};
 use crate::figures::slow_log::{ENTRY_BYTES, Entry};
 use crate::state::Shared;

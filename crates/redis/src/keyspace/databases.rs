@@ -15,7 +15,7 @@ use crate::command::growth::Planned;
 use crate::command::room::Planner;
 use crate::command::routing::{self, NotServed, UNSERVED};
 use crate::command::row::*;
-use crate::command::spec::Access;
+use crate::command::store_access::Access;
 use crate::membership::Membership;
 use crate::state::client::Flushing;
 use crate::state::db::Db;

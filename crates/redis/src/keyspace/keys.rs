@@ -13,7 +13,7 @@ use crate::command::growth::Planned;
 use crate::command::room::Planner;
 use crate::command::routing;
 use crate::command::row::*;
-use crate::command::spec::Access;
+use crate::command::store_access::Access;
 use crate::state::shared::encodings::{Encodings, Limit};
 use duramen_config::{EventClasses, Mode, Policy};
 use duramen_engine::{Guard, KeyHash, Object, Room, TableId};

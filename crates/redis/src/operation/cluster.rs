@@ -9,7 +9,7 @@
 use super::cluster_slots::{Span, spans};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, YIELDS};
 use crate::command::row::*;
-use crate::command::spec::Access;
+use crate::command::store_access::Access;
 use crate::keyspace::scan::{LOOKS_PER_SLICE, note_walked};
 use crate::membership::Membership;
 use crate::state::parking::Walk;

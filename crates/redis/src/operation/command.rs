@@ -2,9 +2,10 @@
 
 use crate::command::access::KeyAccess;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
+use crate::command::flag;
 use crate::command::lookup::Resolved;
 use crate::command::row::*;
-use crate::command::spec::{Commands, flag};
+use crate::command::spec::Commands;
 use crate::command::walk::LONG_PATTERN;
 use duramen_base::glob::Pattern;
 use duramen_wire::resp::Encoder;

@@ -12,7 +12,7 @@ use crate::command::events::SET;
 use crate::command::keys::Unnamed;
 use crate::command::row::*;
 use crate::command::served_keys::ServedKeys;
-use crate::command::spec::Access;
+use crate::command::store_access::Access;
 use crate::command::walk::{compiled, parse_cursor};
 use crate::keyspace::scan::{VALUES_PER_STEP, note_walked, walk};
 use crate::state::db::Db;

@@ -1,9 +1,10 @@
 //! The commands that scripts may call, and the errors for others.
 
 use crate::command::context::Context;
+use crate::command::flag;
 use crate::command::lookup::Resolved;
 use crate::command::permit::Permit;
-use crate::command::spec::{Commands, Kind, Spec, flag};
+use crate::command::spec::{Commands, Kind, Spec};
 use duramen_script::Arguments;
 use duramen_wire::resp::{Args, Requests};
 

@@ -3,7 +3,7 @@
 use super::run as script_run;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::row::*;
-use crate::command::spec::Access;
+use crate::command::store_access::Access;
 use crate::state::script::cache::Killed;
 use duramen_script::{Program, Script};
 use duramen_wire::resp::number::parse_integer;

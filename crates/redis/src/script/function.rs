@@ -10,7 +10,7 @@ use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::command::databases;
 use crate::command::row::*;
-use crate::command::spec::Access;
+use crate::command::store_access::Access;
 use crate::state::interpreters::Load;
 use crate::state::script::cache::limits;
 use crate::state::script::libraries::{LOAD_MAX, LOAD_TIMEOUT, Libraries, Library};

@@ -18,10 +18,13 @@ use super::place::{check_place, place};
 use crate::access::{commands as acl, record as audit};
 use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::command::drafted::{self, ALONE_MAX, IN_ONE_GO_MAX};
+use crate::command::flag;
 use crate::command::outcome::{Abandoned, aborted};
-use crate::command::permit::{self, Permit, Refusal};
+use crate::command::permit::Permit;
+use crate::command::refusal::{NO_AUTH, Refusal, denial_text};
 use crate::command::routing::NotServed;
-use crate::command::spec::{Access, Spec, flag};
+use crate::command::spec::Spec;
+use crate::command::store_access::Access;
 use crate::command::{GROUP_KEYS, databases as places, pause};
 use crate::monitor;
 use crate::state::access::audit::Outcome as Audited;
@@ -709,12 +712,12 @@ fn admit(
     }
     let permit = match Permit::check(spec, args, ctx.client, ctx.table, ctx.shared) {
         Ok(permit) => permit,
-        Err(Refusal::LogIn) => return Ok(Err(permit::NO_AUTH.to_owned())),
+        Err(Refusal::LogIn) => return Ok(Err(NO_AUTH.to_owned())),
         Err(Refusal::Denied(denied)) => {
             acl::note_denied(ctx.shared, ctx.client, spec, args, denied, "lua");
             audit::record(ctx.shared, ctx.client, spec, args, Audited::Denied);
             let user = ctx.client.user_name();
-            let text = permit::denial_text(denied, user, spec);
+            let text = denial_text(denied, user, spec);
             let text = text.strip_prefix("NOPERM ").unwrap_or(&text);
             return Ok(Err(format!("NOPERM ACL failure in script: {text}")));
         }

@@ -16,8 +16,9 @@
 //!   ([`Context::untrack`]). When its request has ended there are none ([`Client::end_caching`]).
 
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::flag;
 use crate::command::row::*;
-use crate::command::spec::{Access, flag};
+use crate::command::store_access::Access;
 use crate::state::Shared;
 use crate::state::client::{Client, gate, shown};
 use crate::state::tracking::client::{ClientTracking, Scope};

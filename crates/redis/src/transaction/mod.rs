@@ -21,13 +21,15 @@ mod steps;
 
 use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::command::drafted::{self, KeyPlace};
+use crate::command::flag;
 use crate::command::growth::Planned;
 use crate::command::outcome::{Abandoned, aborted};
 use crate::command::permit::Permit;
 use crate::command::room::Planner;
 use crate::command::routing::{self, RouteSearch};
 use crate::command::row::*;
-use crate::command::spec::{Access, Commands, Spec, flag};
+use crate::command::spec::{Commands, Spec};
+use crate::command::store_access::Access;
 use crate::command::turn::Ending;
 use crate::command::{KEYS_KEPT, databases, pause};
 use crate::monitor;

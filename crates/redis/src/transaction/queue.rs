@@ -1,7 +1,8 @@
 //! A request is queued between MULTI and EXEC.
 
+use crate::command::flag;
 use crate::command::kinds::acts;
-use crate::command::spec::{Spec, flag};
+use crate::command::spec::Spec;
 use crate::state::transaction::queue::{Facts, Transaction};
 use duramen_engine::KeyHash;
 use duramen_wire::resp::Args;

@@ -7,8 +7,8 @@
 
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YIELDS};
 use crate::command::events::{DEL, EventName, NEW};
+use crate::command::flag;
 use crate::command::routing::AGAIN_MS;
-use crate::command::spec::flag;
 use crate::command::turn::Ending;
 use crate::command::walk::{compiled, parse_cursor};
 use crate::state::client::Client;

@@ -7,8 +7,8 @@ use super::collection::{
 use super::computed::{Part, computed_at_once};
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::events::EventName;
+use crate::command::flag;
 use crate::command::row::*;
-use crate::command::spec::flag;
 use crate::state::progress::Progress;
 use duramen_base::limits::COLLECTION_ELEMENTS_MAX;
 use duramen_config::EventClasses;

@@ -3,11 +3,13 @@
 
 use super::Turn;
 use crate::access::{commands as acl, record as audit};
+use crate::command::flag;
 use crate::command::lookup::Resolved;
 use crate::command::pause;
-use crate::command::permit::{NO_AUTH, Permit, Refusal};
+use crate::command::permit::Permit;
+use crate::command::refusal::{NO_AUTH, Refusal};
 use crate::command::routing::{self, NotServed};
-use crate::command::spec::{Kind, Spec, flag};
+use crate::command::spec::{Kind, Spec};
 use crate::monitor;
 use crate::state::Shared;
 use crate::state::access::audit::Outcome;

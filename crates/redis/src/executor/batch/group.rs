@@ -2,9 +2,11 @@
 
 use super::step::{Environment, Planned, Step, StoreAccess, is_plain, needs, settle_one};
 use super::{GROUP_REQUESTS, Turn, admit};
+use crate::command::flag;
 use crate::command::lookup::Resolved;
 use crate::command::outcome::Outcome;
-use crate::command::spec::{Access, Spec, flag};
+use crate::command::spec::Spec;
+use crate::command::store_access::Access;
 use crate::command::turn::Ending;
 use crate::command::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases, pause, slow_timer};
 use crate::executor::pace::{self, Pace};

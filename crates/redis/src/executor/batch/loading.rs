@@ -6,8 +6,10 @@
 use super::Turn;
 use super::admit::{self, Admitted};
 use crate::command::context::Context;
+use crate::command::flag;
 use crate::command::lookup::Resolved;
-use crate::command::spec::{Access, Kind, Spec, flag};
+use crate::command::spec::{Kind, Spec};
+use crate::command::store_access::Access;
 use crate::command::turn::Ending;
 use crate::state::Shared;
 use crate::state::local::Local;

@@ -1,7 +1,8 @@
 //! Users: every command is checked, at queueing and in EXEC, and changed rights hold at once.
 
 use super::*;
-use crate::command::spec::{Spec, flag};
+use crate::command::flag;
+use crate::command::spec::Spec;
 use crate::reply::wait::State as WaitState;
 use crate::table::COMMANDS;
 

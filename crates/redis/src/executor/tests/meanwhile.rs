@@ -5,7 +5,7 @@ use super::{START_MS, Server, Session, ending, parsed, room, run, run_bytes, run
 use crate::command::context::{Context, Failure};
 use crate::command::outcome::Unfinished;
 use crate::command::permit::Permit;
-use crate::command::spec::Access;
+use crate::command::store_access::Access;
 use crate::command::turn::{Ending, TurnState};
 use crate::executor::Executor;
 use crate::reply::wait::State as WaitState;

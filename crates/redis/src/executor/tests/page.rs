@@ -1,7 +1,8 @@
 //! docs/commands.md is what the rows of the command table tell. `DURAMEN_WRITE_PAGES=1` writes it.
 
 use crate::command::doc::Topic;
-use crate::command::spec::{Spec, flag};
+use crate::command::flag;
+use crate::command::spec::Spec;
 use crate::table::COMMANDS;
 use std::fmt::Write;
 

@@ -1,11 +1,12 @@
 //! The columns of all rows of the command table hold for random requests.
 
 use super::*;
+use crate::command::flag;
 use crate::command::growth::Planned;
 use crate::command::lookup::Resolved;
 use crate::command::room::{HEAD_BYTES, Planner};
 use crate::command::row::Effect;
-use crate::command::spec::{Spec, flag};
+use crate::command::spec::Spec;
 use crate::table::COMMANDS;
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_base::random::Random;

@@ -11,7 +11,7 @@ use super::{cluster, server as server_commands};
 use crate::command::context::{Context, Done};
 use crate::command::databases;
 use crate::command::row::*;
-use crate::command::spec::Access;
+use crate::command::store_access::Access;
 use crate::figures::error_names;
 use crate::figures::figure::Figure;
 use crate::state::access::users::Reason;
