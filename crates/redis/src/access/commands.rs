@@ -104,11 +104,22 @@ pub(crate) fn note_denied(
 pub(crate) fn refused_late(ctx: &Context<'_>, refusal: Refusal) -> Failure {
     if let Refusal::Denied(denied) = refusal {
         note_denied(
-            ctx.shared, ctx.client, ctx.spec, &ctx.args, denied, "toplevel",
+            ctx.shared,
+            ctx.client,
+            ctx.request.spec,
+            &ctx.request.args,
+            denied,
+            "toplevel",
         );
-        audit::record(ctx.shared, ctx.client, ctx.spec, &ctx.args, Outcome::Denied);
+        audit::record(
+            ctx.shared,
+            ctx.client,
+            ctx.request.spec,
+            &ctx.request.args,
+            Outcome::Denied,
+        );
     }
-    refusal_text(refusal, ctx.client, ctx.spec).into()
+    refusal_text(refusal, ctx.client, ctx.request.spec).into()
 }
 
 /// Checks a queued request again when EXEC runs it: its user may have other rights by now, also by
@@ -256,7 +267,7 @@ pub(crate) fn renew(ctx: &mut Context<'_>) {
 
 pub(crate) fn setuser(ctx: &mut Context<'_>) -> Done {
     after_joining(ctx)?;
-    let rules = ctx.args.skip(3).into_iter();
+    let rules = ctx.request.args.skip(3).into_iter();
     if ctx.shared.membership().is_none() {
         let acl = &ctx.shared.acl;
         acl.change(|users| users.set(ctx.arg(2), rules, acl.catalog()))
@@ -276,7 +287,7 @@ pub(crate) fn setuser(ctx: &mut Context<'_>) -> Done {
 
 pub(crate) fn deluser(ctx: &mut Context<'_>) -> Done {
     after_joining(ctx)?;
-    let names = ctx.args.skip(2).into_iter();
+    let names = ctx.request.args.skip(2).into_iter();
     let names: Vec<String> = names
         .map(|name| String::from_utf8_lossy(name).into_owned())
         .collect();
@@ -339,7 +350,7 @@ fn in_cluster(
 
 /// Refuses more than one argument of a subcommand.
 fn at_most_one(ctx: &Context<'_>) -> Done {
-    if ctx.args.len() <= 3 {
+    if ctx.request.args.len() <= 3 {
         return Ok(());
     }
     let sub = String::from_utf8_lossy(ctx.arg(1));
@@ -351,7 +362,7 @@ fn at_most_one(ctx: &Context<'_>) -> Done {
 
 pub(crate) fn cat(ctx: &mut Context<'_>) -> Done {
     at_most_one(ctx)?;
-    let Some(name) = ctx.args.get(2) else {
+    let Some(name) = ctx.request.args.get(2) else {
         let mut reply = ctx.reply();
         reply.array(CATEGORIES.len());
         for category in CATEGORIES {
@@ -378,7 +389,7 @@ const LOG_SHOWN: usize = 10;
 
 pub(crate) fn log(ctx: &mut Context<'_>) -> Done {
     at_most_one(ctx)?;
-    let count = match ctx.args.get(2) {
+    let count = match ctx.request.args.get(2) {
         None => LOG_SHOWN,
         Some(word) if word.eq_ignore_ascii_case(b"reset") => {
             ctx.shared.acl.denials().clear();
@@ -435,7 +446,7 @@ const PASSWORD_BITS_MAX: i64 = 4096;
 
 pub(crate) fn genpass(ctx: &mut Context<'_>) -> Done {
     at_most_one(ctx)?;
-    let bits = match ctx.args.get(2) {
+    let bits = match ctx.request.args.get(2) {
         None => PASSWORD_BITS,
         Some(text) => parse_integer(text).ok_or(NOT_AN_INTEGER)?,
     };
@@ -455,7 +466,7 @@ pub(crate) fn dryrun(ctx: &mut Context<'_>) -> Done {
     let Some(user) = users.get(&name) else {
         return Err(format!("ERR User '{name}' not found").into());
     };
-    let args = ctx.args.skip(3);
+    let args = ctx.request.args.skip(3);
     let spec = match ctx.commands.resolve(&args) {
         Resolved::Command(spec) => spec,
         Resolved::Arity(spec) => {
@@ -507,7 +518,7 @@ fn with_file(ctx: &mut Context<'_>, work: fn(&Shared, Instant) -> Result<(), Str
 pub(crate) fn refusal_text(refusal: Refusal, client: &Client, spec: &Spec) -> String {
     match refusal {
         Refusal::LogIn => NO_AUTH.to_owned(),
-        Refusal::Denied(denied) => denial_text(denied, client.user_name(), spec),
+        Refusal::Denied(denied) => denial_text(denied, client.user_name(), spec.name),
     }
 }
 

@@ -22,6 +22,7 @@
 //! [`Tier::fetch_bytes`]: crate::flash::tier::Tier::fetch_bytes
 
 use super::context::{Context, Done, Failure};
+use super::key::Key;
 use super::spec::Spec;
 use super::store_access::Access;
 use super::turn::Ending;
@@ -31,7 +32,7 @@ use crate::state::client::Client;
 use crate::state::local::Local;
 use crate::state::shared::commands::global;
 use duramen_engine::flash::{Cold, first_within};
-use duramen_engine::{Error, Guard, KeyHash, TableId};
+use duramen_engine::{Error, Guard};
 
 /// Maximum entries that a walk in parts requests at once.
 const PART_ENTRIES_MAX: usize = 16;
@@ -47,17 +48,12 @@ pub fn too_much(bytes: usize, most: usize) -> String {
 /// Notes the entry of a key of a request behind the parked one; returns whether there is room for
 /// more.
 #[cold]
-pub fn look_ahead(
-    shared: &Shared,
-    guard: &Guard<'_>,
-    client: &mut Client,
-    (table, hash, key): (TableId, KeyHash, &[u8]),
-) -> bool {
+pub fn look_ahead(shared: &Shared, guard: &Guard<'_>, client: &mut Client, key: Key<'_>) -> bool {
     let (Some(tier), Some(parking)) = (shared.tier(), &mut client.parking) else {
         return false;
     };
     let room = tier.fetch_bytes() / AHEAD_PART;
-    let Ok(Some(cold)) = guard.pin().cold(table, hash, key) else {
+    let Ok(Some(cold)) = guard.pin().cold(key.table, key.hash, key.bytes) else {
         return true;
     };
     let bytes = parking.ahead_bytes + cold.span().1;
@@ -92,7 +88,7 @@ impl Context<'_> {
     pub(crate) fn warm<'k>(
         &mut self,
         guard: &Guard<'_>,
-        keys: impl Iterator<Item = (TableId, KeyHash, &'k [u8])>,
+        keys: impl Iterator<Item = Key<'k>>,
     ) -> Done {
         // EXEC requested the entries of all keys before it ran the first command, and they are in
         // memory or lent (C1). On a draft its keys are not known before.
@@ -103,8 +99,8 @@ impl Context<'_> {
             parking.wanted.clear();
         }
         let mut first = None;
-        for (table, hash, key) in keys {
-            match guard.pin().cold(table, hash, key) {
+        for key in keys {
+            match guard.pin().cold(key.table, key.hash, key.bytes) {
                 Ok(Some(cold)) => {
                     first.get_or_insert(cold);
                     let parking = self.client.parking.get_or_insert_default();
@@ -123,17 +119,11 @@ impl Context<'_> {
 
     /// As [`warm`](Self::warm), for the request's keys.
     #[inline]
-    pub(crate) fn warm_own(&mut self, guard: &Guard<'_>, hashes: &[KeyHash]) -> Done {
-        if !self.local.has_tier() {
-            return Ok(());
+    pub(crate) fn warm_own(&mut self, guard: &Guard<'_>) -> Done {
+        match self.local.has_tier() {
+            true => self.warm(guard, self.request.keys(self.table)),
+            false => Ok(()),
         }
-        let (args, table) = (self.args, self.table);
-        let positions = self.spec.key_positions(&args);
-        let keys = hashes.iter().zip(positions);
-        self.warm(
-            guard,
-            keys.map(|(hash, at)| (table, *hash, args.get(at).unwrap_or_default())),
-        )
     }
 
     /// Notes the entries on flash that a step of a walk met. Notes only the first of them if all
@@ -167,12 +157,7 @@ impl Context<'_> {
     /// Parks the request if it failed because of entries on flash. `Some`: it has finally failed,
     /// for this reason.
     #[cold]
-    pub(crate) fn park(
-        &mut self,
-        failure: Failure,
-        access: &Access<'_, '_>,
-        hashes: &[KeyHash],
-    ) -> Option<Failure> {
+    pub(crate) fn park(&mut self, failure: Failure, access: &Access<'_, '_>) -> Option<Failure> {
         let Some(first) = failure.cold() else {
             return Some(failure);
         };
@@ -180,7 +165,7 @@ impl Context<'_> {
         let mut wanted = std::mem::take(&mut parking.wanted);
         if let Access::Guarded(guard) = access {
             if wanted.is_empty() {
-                self.look_for_own(guard, hashes, &mut wanted);
+                self.look_for_own(guard, &mut wanted);
             }
             wanted.append(&mut guard.pin().take_colds());
         }
@@ -197,17 +182,22 @@ impl Context<'_> {
             None => {
                 let parking = self.client.parking.get_or_insert_default();
                 parking.wanted = wanted;
-                note_reported(self.spec, self.shared, self.local, self.client);
+                note_reported(self.request.spec, self.shared, self.local, self.client);
                 self.turn.ending = Ending::Cold;
                 None
             }
         }
     }
 
-    fn look_for_own(&self, guard: &Guard<'_>, hashes: &[KeyHash], wanted: &mut Vec<Cold>) {
-        for (n, at) in self.spec.key_positions(&self.args).enumerate() {
+    fn look_for_own(&self, guard: &Guard<'_>, wanted: &mut Vec<Cold>) {
+        for (n, at) in self.request.key_positions().enumerate() {
             let key = self.arg(at);
-            let hash = hashes.get(n).copied().unwrap_or_else(|| guard.hash(key));
+            let hash = self
+                .request
+                .hashes
+                .get(n)
+                .copied()
+                .unwrap_or_else(|| guard.hash(key));
             if let Ok(Some(cold)) = guard.pin().cold(self.table, hash, key) {
                 wanted.push(cold);
             }
@@ -227,7 +217,7 @@ impl Context<'_> {
         if self.local.in_exec {
             return Some(format!(
                 "ERR {} meets keys on flash, and cannot wait for them inside MULTI: send it by itself",
-                self.spec.name.to_ascii_uppercase()
+                self.request.spec.name.to_ascii_uppercase()
             ));
         }
         let (bytes, most) = (bytes_of(wanted), tier.fetch_bytes());

@@ -1,51 +1,30 @@
-//! The context in which a command runs.
+//! The context in which a command runs: what it asks there, and its reply.
 
+use super::key::Key;
 pub(crate) use super::outcome::{
     Done, Failure, NO_SUCH_KEY, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX, YIELDS,
 };
-use super::permit::Permit;
-use super::spec::{Commands, Spec};
-use super::turn::TurnState;
-use crate::state::Shared;
-use crate::state::client::Client;
-use crate::state::local::Local;
+pub(crate) use super::spec::Context;
 use duramen_base::ids::Level;
 use duramen_engine::{Guard, TableId};
-use duramen_wire::resp::{Args, Encoder};
-
-/// One request, as the command that executes it sees it.
-pub(crate) struct Context<'a> {
-    pub(crate) args: Args<'a>,
-    /// The permit that the check of its client's rights gave (permit::U1).
-    pub(crate) permit: Permit,
-    /// The permit's command.
-    pub(crate) spec: &'static Spec,
-    /// The command table.
-    pub(crate) commands: &'static Commands,
-    pub(crate) client: &'a mut Client,
-    pub(crate) out: &'a mut Vec<u8>,
-    pub(crate) turn: &'a mut TurnState,
-    pub(crate) shared: &'a Shared,
-    pub(crate) local: &'a mut Local,
-    /// The client's selected table.
-    pub(crate) table: TableId,
-    /// Its keys are locked, or no other session is in the store: it runs inside EXEC, or for the
-    /// second time.
-    pub(crate) locked: bool,
-}
+use duramen_wire::resp::Encoder;
 
 impl<'a> Context<'a> {
     /// Argument `n` (0 is the name); empty if the request is shorter, which the arity excludes
     /// where it matters.
     #[inline]
     pub(crate) fn arg(&self, n: usize) -> &'a [u8] {
-        self.args.get(n).unwrap_or_default()
+        self.request.arg(n)
     }
 
-    /// The key of a command that has one.
+    /// The key of a command that has one, or the first one. It runs within a guard.
     #[inline]
-    pub(crate) fn only_key(&self) -> &'a [u8] {
-        self.arg(self.spec.keys.place().first.into())
+    pub(crate) fn key(&self) -> Key<'a> {
+        Key {
+            table: self.table,
+            hash: self.request.hashes[0],
+            bytes: self.arg(self.request.spec.keys.place().first.into()),
+        }
     }
 
     pub(crate) fn reply(&mut self) -> Encoder<'_> {
@@ -86,7 +65,8 @@ impl<'a> Context<'a> {
 
     /// Counts the calls and times of the requests before this one.
     pub(crate) fn count_up_to_now(&mut self) {
-        self.local.count_up_to_now(self.shared, self.spec.number);
+        self.local
+            .count_up_to_now(self.shared, self.request.spec.number);
     }
 
     /// The level of the selected table.
@@ -151,6 +131,7 @@ impl<'a> Context<'a> {
     /// A list of status lines, the reply of HELP subcommands.
     pub(crate) fn help(&mut self, lines: &[&str]) -> Done {
         let container = self
+            .request
             .spec
             .container()
             .unwrap_or_default()

@@ -4,6 +4,7 @@
 use super::context::{Context, Done, Failure};
 use super::flag;
 use super::outcome::Unfinished;
+use super::spec::Request;
 use super::{ENTRIES_AHEAD, GROUP_KEYS, KEYS_KEPT};
 use duramen_engine::{Error, Guard, KeyHash, ROOM_ATTEMPTS_MAX, Room, TableId};
 
@@ -11,34 +12,23 @@ use duramen_engine::{Error, Guard, KeyHash, ROOM_ATTEMPTS_MAX, Room, TableId};
 /// until they are used.
 const BUCKETS_AHEAD: usize = 128;
 
-impl Context<'_> {
-    /// The hashes of all keys: computed by the group, or here if there are more keys than a group
-    /// holds.
-    pub(crate) fn with_hashes(
-        &mut self,
-        guard: &mut Guard<'_>,
-        hashes: &[KeyHash],
-        run: impl FnOnce(&mut Self, &mut Guard<'_>, &[KeyHash]) -> Done,
-    ) -> Done {
-        if !hashes.is_empty() {
-            return run(self, guard, hashes);
+/// Hashes the keys of a request that has more of them than a group holds.
+pub(crate) fn hash_keys(
+    guard: &Guard<'_>,
+    table: TableId,
+    request: &Request<'_>,
+    hashes: &mut Vec<KeyHash>,
+) {
+    for at in request.key_positions() {
+        let hash = guard.hash(request.arg(at));
+        if hashes.len() < BUCKETS_AHEAD {
+            guard.pin().prefetch_bucket(table, hash);
         }
-        let mut own = std::mem::take(&mut self.local.hashes);
-        own.clear();
-        for at in self.spec.key_positions(&self.args) {
-            let hash = guard.hash(self.arg(at));
-            if own.len() < BUCKETS_AHEAD {
-                guard.pin().prefetch_bucket(self.table, hash);
-            }
-            own.push(hash);
-        }
-        let done = run(self, guard, &own);
-        own.clear();
-        own.shrink_to(KEYS_KEPT);
-        self.local.hashes = own;
-        done
+        hashes.push(hash);
     }
+}
 
+impl Context<'_> {
     /// True if a request that must be tried again has met a SWAPDB. In a cluster its keys move
     /// instead; with locked keys it has looked at its table since.
     #[inline]
@@ -65,7 +55,8 @@ impl Context<'_> {
     }
 
     /// Hints the entries of the first keys, unless the group has done so.
-    pub(crate) fn hint_first(&self, guard: &Guard<'_>, hashes: &[KeyHash]) {
+    pub(crate) fn hint_first(&self, guard: &Guard<'_>) {
+        let hashes = self.request.hashes;
         if hashes.len() > GROUP_KEYS {
             for hash in hashes.iter().take(ENTRIES_AHEAD) {
                 guard.pin().prefetch_entry(self.table, *hash);
@@ -75,7 +66,8 @@ impl Context<'_> {
 
     /// Hints the entry and the bucket of keys some positions after key `n`.
     #[inline]
-    pub(crate) fn hint_next(&self, guard: &Guard<'_>, hashes: &[KeyHash], n: usize) {
+    pub(crate) fn hint_next(&self, guard: &Guard<'_>, n: usize) {
+        let hashes = self.request.hashes;
         if let Some(hash) = hashes.get(n + ENTRIES_AHEAD) {
             guard.pin().prefetch_entry(self.table, *hash);
         }
@@ -86,26 +78,19 @@ impl Context<'_> {
 
     /// Locks keys of the selected table, and sets aside room for the writes to come, unless EXEC
     /// has done so.
-    fn lock(
-        &mut self,
-        guard: &mut Guard<'_>,
-        hashes: &[KeyHash],
-        room: Room,
-    ) -> Result<(), Failure> {
+    fn lock(&mut self, guard: &mut Guard<'_>, room: Room) -> Result<(), Failure> {
         if self.locked {
             return self.set_aside(guard, room);
         }
-        let table = self.table;
+        let (table, hashes) = (self.table, self.request.hashes.iter());
         self.local.locks.clear();
-        self.local
-            .locks
-            .extend(hashes.iter().map(|hash| (table, *hash)));
+        self.local.locks.extend(hashes.map(|hash| (table, *hash)));
         let locked = guard.lock_keys_for(&self.local.locks, room);
         self.local.locks.clear();
         self.local.locks.shrink_to(KEYS_KEPT);
         match locked {
             // A DEL must succeed in a full store too.
-            Err(Error::OutOfMemory { .. }) if !self.spec.has(flag::DENYOOM) => {
+            Err(Error::OutOfMemory { .. }) if !self.request.spec.has(flag::DENYOOM) => {
                 Err(Failure::Unfinished(Unfinished::NeedsAlone))
             }
             locked => Ok(locked?),
@@ -123,13 +108,12 @@ impl Context<'_> {
 
     /// Before the first write of a command on several keys: none of them is damaged, so all writes
     /// happen or none does (verified::V5). EXEC looks at the keys of all its commands.
-    pub(crate) fn all_sound(&self, guard: &Guard<'_>, hashes: &[KeyHash]) -> Done {
+    pub(crate) fn all_sound(&self, guard: &Guard<'_>) -> Done {
         if self.local.in_exec && guard.draft().is_none() {
             return Ok(());
         }
-        let positions = self.spec.data_positions(&self.args);
-        for (hash, at) in hashes.iter().zip(positions) {
-            guard.pin().check_sound(self.table, *hash, self.arg(at))?;
+        for key in self.request.keys(self.table) {
+            guard.pin().check_sound(key.table, key.hash, key.bytes)?;
         }
         Ok(())
     }
@@ -145,14 +129,13 @@ impl Context<'_> {
     pub(crate) fn locked_for_flash(
         &mut self,
         guard: &mut Guard<'_>,
-        hashes: &[KeyHash],
         run: impl FnOnce(&mut Self, &mut Guard<'_>) -> Done,
     ) -> Done {
         if !self.local.has_tier() {
             return run(self, guard);
         }
-        self.locked(guard, hashes, Room::default(), |ctx, guard| {
-            ctx.warm_own(guard, hashes)?;
+        self.locked(guard, Room::default(), |ctx, guard| {
+            ctx.warm_own(guard)?;
             run(ctx, guard)
         })
     }
@@ -187,11 +170,10 @@ impl Context<'_> {
     pub(crate) fn locked(
         &mut self,
         guard: &mut Guard<'_>,
-        hashes: &[KeyHash],
         room: Room,
         run: impl FnOnce(&mut Self, &mut Guard<'_>) -> Done,
     ) -> Done {
-        self.lock(guard, hashes, room)?;
+        self.lock(guard, room)?;
         let done = run(self, guard);
         self.unlock(guard);
         done

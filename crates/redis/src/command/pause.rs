@@ -40,7 +40,7 @@ pub(crate) fn waits(
 
 /// Whether a pause that delays the request has begun since the request was admitted.
 pub(crate) fn has_begun(ctx: &Context<'_>) -> bool {
-    let request = (ctx.spec, &ctx.args);
+    let request = (ctx.request.spec, &ctx.request.args);
     !ctx.local.in_exec && has_begun_for(ctx.commands, request, ctx.shared, ctx.client)
 }
 

@@ -1,6 +1,5 @@
 //! Refusals of requests that the rights of their client's user do not allow.
 
-use super::spec::Spec;
 use duramen_acl::Denied;
 
 /// Reason for which a request may not run.
@@ -15,12 +14,11 @@ pub(crate) enum Refusal {
 pub(crate) const NO_AUTH: &str = "NOAUTH Authentication required.";
 
 /// The text of the error reply to a request that its user may not make, as in Redis.
-pub(crate) fn denial_text(denied: Denied, user: &str, spec: &Spec) -> String {
+pub(crate) fn denial_text(denied: Denied, user: &str, command: &str) -> String {
     match denied {
-        Denied::Command => format!(
-            "NOPERM User {user} has no permissions to run the '{}' command",
-            spec.name
-        ),
+        Denied::Command => {
+            format!("NOPERM User {user} has no permissions to run the '{command}' command")
+        }
         Denied::Key(_) => "NOPERM No permissions to access a key".to_owned(),
         Denied::Channel(_) => "NOPERM No permissions to access a channel".to_owned(),
         Denied::Table(_) => "NOPERM No permissions to access a table".to_owned(),

@@ -5,11 +5,12 @@
 //! at that time (`growth`); the commands themselves need no code for this. A bound that is too high
 //! wastes a part of a segment; no bound may be too low.
 
+use super::key::Key;
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_engine::{Guard, KeyHash, Room, TableId};
 use duramen_wire::resp::Args;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// Type and number of elements, at the head of a collection.
 pub(crate) const HEAD_BYTES: usize = 4;
@@ -29,20 +30,6 @@ pub(crate) fn of_removals(args: &Args<'_>) -> Room {
     let mut room = Room::default();
     args.skip(1).into_iter().for_each(|key| room.remove(key));
     room
-}
-
-/// A key with its hash.
-#[derive(PartialEq, Eq)]
-struct Key<'k> {
-    hash: KeyHash,
-    table: TableId,
-    key: &'k [u8],
-}
-
-impl Hash for Key<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.hash.hash(state);
-    }
 }
 
 /// Takes the hash of a [`Key`], which depends on the store's secret, as it is.
@@ -154,7 +141,11 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
     /// A key of the current command.
     fn key(&self, table: TableId, key: &'k [u8]) -> Key<'k> {
         let hash = self.hash.unwrap_or_else(|| self.guard.hash(key));
-        Key { hash, table, key }
+        Key {
+            table,
+            hash,
+            bytes: key,
+        }
     }
 
     fn bytes_of(&mut self, key: Key<'k>) -> usize {
@@ -163,7 +154,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
             Some(Bytes::AtLeast(bytes)) => bytes,
             None => 0,
         };
-        let Ok(found) = self.guard.read(key.table, key.hash, key.key) else {
+        let Ok(found) = self.guard.read(key.table, key.hash, key.bytes) else {
             return least; // the command that uses it reports the error
         };
         let bytes = found.map_or(0, |object| object.value.len()).max(least);
@@ -217,11 +208,7 @@ mod tests {
         let mut session = crate::executor::tests::Server::session(1);
         let guard = session.executor.session().expect("a store").pin();
         let names: Vec<String> = (0..3 * FEW_VALUES).map(|n| format!("k{n}")).collect();
-        let key = |n: usize, table: u32| Key {
-            hash: guard.hash(names[n].as_bytes()),
-            table: TableId(table),
-            key: names[n].as_bytes(),
-        };
+        let key = |n: usize, table: u32| Key::of(&guard, TableId(table), names[n].as_bytes());
         let mut values = Values::default();
         for n in 0..names.len() {
             values.insert(key(n, 0), Bytes::Most(1));

@@ -13,7 +13,7 @@ use crate::state::client::gate;
 use crate::state::db::DROPPED;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_config::seldom;
-use duramen_engine::{Error, Guard, KeyHash};
+use duramen_engine::{Error, Guard};
 use std::time::Instant;
 
 const TOO_MANY_EFFECTS: Failure = Failure::Text(
@@ -31,9 +31,9 @@ struct Begun {
 impl Context<'_> {
     /// Runs the command of a client's request, counts it, and turns a failure into its reply.
     #[inline]
-    pub(crate) fn run(&mut self, mut access: Access<'_, '_>, hashes: &[KeyHash]) -> Outcome {
+    pub(crate) fn run(&mut self, permit: Permit, mut access: Access<'_, '_>) -> Outcome {
         let mut begun = self.begin();
-        let mut done = self.dispatch(access.for_now(), hashes, &mut begun.effects);
+        let mut done = self.dispatch(permit, access.for_now(), &mut begun.effects);
         while self.is_outdated(&done) {
             self.take_back(&begun);
             if let Access::Guarded(guard) = &mut access {
@@ -41,13 +41,13 @@ impl Context<'_> {
             }
             done = self.begin_again();
             if done.is_ok() {
-                done = self.dispatch(access.for_now(), hashes, &mut begun.effects);
+                done = self.dispatch(permit, access.for_now(), &mut begun.effects);
             }
         }
         let outcome = match done {
             _ if self.turn.room.exceeded => self.overflowed(&begun),
             Ok(()) => Outcome::Replied,
-            Err(failure) => self.end_without_reply(failure, &begun, &access, hashes),
+            Err(failure) => self.end_without_reply(failure, &begun, &access),
         };
         if outcome.has_ended() {
             self.count(&begun);
@@ -61,23 +61,23 @@ impl Context<'_> {
     /// Nothing of the EXEC is to be done.
     pub(crate) fn run_queued(
         &mut self,
+        permit: Permit,
         guard: &mut Guard<'_>,
-        hashes: &[KeyHash],
     ) -> Result<(), Abandoned> {
         let mut begun = self.begin();
         let mut ended = Ok(());
-        match self.dispatch(Access::Guarded(guard), hashes, &mut begun.effects) {
+        match self.dispatch(permit, Access::Guarded(guard), &mut begun.effects) {
             Err(Failure::Unfinished(Unfinished::Abandons(abandoned))) => ended = Err(*abandoned),
             // Else EXEC itself fails, for lack of this reply (`overflowed`).
             Err(failure) if !self.turn.room.exceeded => {
                 if guard.draft().is_some()
                     && let Some(abandoned) =
-                        Abandoned::of_step(&failure, self.spec.has(flag::WRITE))
+                        Abandoned::of_step(&failure, self.request.spec.has(flag::WRITE))
                 {
                     self.take_back(&begun);
                     return Err(abandoned);
                 }
-                if let Some(failure) = self.park(failure, &Access::Guarded(guard), hashes) {
+                if let Some(failure) = self.park(failure, &Access::Guarded(guard)) {
                     self.refuse(&begun, &failure);
                 }
             }
@@ -92,9 +92,9 @@ impl Context<'_> {
         let begun = Begun {
             out: self.out.len(),
             effects: self.client.effects.len(),
-            timer: slow_timer::timer(self.spec, self.client, self.local),
+            timer: slow_timer::timer(self.request.spec, self.client, self.local),
         };
-        let number = self.spec.number;
+        let number = self.request.spec.number;
         self.client.last_command = number as u16;
         self.turn.confirms = false;
         self.local.meter.begin(number);
@@ -117,7 +117,6 @@ impl Context<'_> {
         failure: Failure,
         begun: &Begun,
         access: &Access<'_, '_>,
-        hashes: &[KeyHash],
     ) -> Outcome {
         let outcome = match &failure {
             Failure::Unfinished(Unfinished::Waits) => {
@@ -125,12 +124,12 @@ impl Context<'_> {
                 Outcome::Blocked
             }
             Failure::Unfinished(Unfinished::Yields) => {
-                cold::note_reported(self.spec, self.shared, self.local, self.client);
+                cold::note_reported(self.request.spec, self.shared, self.local, self.client);
                 Outcome::Yield
             }
             Failure::Unfinished(Unfinished::NeedsAlone) => Outcome::Retry { alone: true },
             failure if self.is_to_be_shown_again(failure) => Outcome::Retry { alone: false },
-            _ => match self.park(failure, access, hashes) {
+            _ => match self.park(failure, access) {
                 Some(failure) => {
                     self.refuse(begun, &failure);
                     return Outcome::Failed;
@@ -150,12 +149,12 @@ impl Context<'_> {
     /// The whole script must run again: an entry is on flash, or the keys are moving. Or it has
     /// failed, and nothing of it is done: its messages and events need too much memory, or the
     /// command is one after which nothing of an EXEC is done ([`Abandoned::of_step`]).
-    pub(crate) fn run_in_script(&mut self, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    pub(crate) fn run_in_script(&mut self, permit: Permit, guard: &mut Guard<'_>) -> Done {
         let start = self.client.effects.len();
-        self.local.meter.begin(self.spec.number);
+        self.local.meter.begin(self.request.spec.number);
         // That of the EXEC around it.
         let exceeded = std::mem::take(&mut self.turn.room.exceeded);
-        let mut done = self.dispatch(Access::Guarded(guard), hashes, &mut { start });
+        let mut done = self.dispatch(permit, Access::Guarded(guard), &mut { start });
         if std::mem::replace(&mut self.turn.room.exceeded, exceeded) {
             done = Err(self.too_long());
         }
@@ -169,7 +168,7 @@ impl Context<'_> {
         if let Err(failure) = done {
             let ends = match has_bug(Bug::ScriptsStopHalfway) {
                 true => Abandoned::of(&failure),
-                false => Abandoned::of_step(&failure, self.spec.has(flag::WRITE)), // drafted::R5
+                false => Abandoned::of_step(&failure, self.request.spec.has(flag::WRITE)), // drafted::R5
             };
             if ends.is_some() {
                 return Err(failure);
@@ -202,9 +201,15 @@ impl Context<'_> {
     /// names.
     pub(crate) fn take_table_again(&mut self) -> Done {
         self.table = self.client.table(self.shared);
-        let checked = Permit::check(self.spec, &self.args, self.client, self.table, self.shared);
+        let checked = Permit::check(
+            self.request.spec,
+            &self.request.args,
+            self.client,
+            self.table,
+            self.shared,
+        );
         match checked {
-            Ok(permit) => self.permit = permit,
+            Ok(_) => {} // of the same request: it runs by the permit that it has
             Err(_) if has_bug(Bug::RightsAreNotCheckedAgain) => {}
             Err(refusal) => return Err((self.commands.hooks.refused_late)(self, refusal)),
         }
@@ -215,29 +220,31 @@ impl Context<'_> {
     #[inline]
     fn dispatch(
         &mut self,
+        permit: Permit,
         mut access: Access<'_, '_>,
-        hashes: &[KeyHash],
         effects: &mut usize,
     ) -> Done {
         if self.client.gate & gate::TRACKS != 0 {
             (self.commands.hooks.note_reads)(self, &mut access)?;
         }
-        match (self.permit.run(), access) {
+        match (permit.run(), access) {
             (Run::Data(run) | Run::Atomic(run), Access::Guarded(guard)) => {
-                guard.rewrites(self.spec.rewrites());
-                if self.spec.has(flag::WRITE | flag::DENYOOM)
+                guard.rewrites(self.request.spec.rewrites());
+                if self.request.spec.has(flag::WRITE | flag::DENYOOM)
                     && let Some(draft) = guard.draft_mut()
                 {
-                    draft.note_command(self.spec.rewrites());
+                    draft.note_command(self.request.spec.rewrites());
                 }
-                if self.spec.is_own()
+                if self.request.spec.is_own()
                     && let Some(draft) = guard.draft_mut()
                 {
                     draft.note_versions();
                 }
                 guard.pin_mut().set_counts_reads(self.counts_reads());
-                guard.pin_mut().set_decides(self.spec.has(flag::WRITE));
-                let done = run(self, guard, hashes);
+                guard
+                    .pin_mut()
+                    .set_decides(self.request.spec.has(flag::WRITE));
+                let done = run(self, guard);
                 if guard.notes().has_replaced() {
                     *effects = self.notify_replaced(guard.notes().take_replaced(), *effects);
                 }
@@ -245,9 +252,9 @@ impl Context<'_> {
             }
             (Run::Plain(run) | Run::Store(run), _) => run(self),
             (Run::Alone(run), access) => run(self, access),
-            (Run::Refused(reason), _) => Err(self.spec.refusal(reason).into()),
+            (Run::Refused(reason), _) => Err(self.request.spec.refusal(reason).into()),
             (Run::Data(_) | Run::Atomic(_), Access::Session(_) | Access::NoStore) => {
-                unreachable!("{} runs under a guard", self.spec.name)
+                unreachable!("{} runs under a guard", self.request.spec.name)
             }
         }
     }
@@ -255,8 +262,9 @@ impl Context<'_> {
     /// Whether its reads count for eviction.
     #[inline]
     fn counts_reads(&self) -> bool {
-        let untouched = self.client.gate & gate::NO_TOUCH != 0 && !self.spec.has(flag::COUNTED);
-        !untouched && !self.spec.has(flag::UNCOUNTED)
+        let untouched =
+            self.client.gate & gate::NO_TOUCH != 0 && !self.request.spec.has(flag::COUNTED);
+        !untouched && !self.request.spec.has(flag::UNCOUNTED)
     }
 
     /// The request has not run: takes back its reply and its effects (effects::E2).
@@ -271,8 +279,8 @@ impl Context<'_> {
     #[cold]
     fn overflowed(&mut self, begun: &Begun) -> Outcome {
         self.turn.room.exceeded = false;
-        let changes = self.spec.has(flag::WRITE | flag::TRANSACTION) || self.turn.confirms;
-        if self.spec.has(flag::READONLY) || !changes {
+        let changes = self.request.spec.has(flag::WRITE | flag::TRANSACTION) || self.turn.confirms;
+        if self.request.spec.has(flag::READONLY) || !changes {
             self.client.effects.truncate(begun.effects);
             self.fail(begun.out, &self.too_long());
             return Outcome::Failed;
@@ -284,7 +292,7 @@ impl Context<'_> {
             warn,
             client = self.client.id(),
             peer = %self.client.record().peer,
-            command = self.spec.name,
+            command = self.request.spec.name,
             limit_bytes = self.turn.room.bytes_max,
             "closing a client whose reply does not fit (output-limit)"
         );
@@ -319,7 +327,7 @@ impl Context<'_> {
     /// Whether this is a command on several keys, each handled separately. Clients take `TRYAGAIN`
     /// for "nothing was done".
     fn may_be_half_done(&self) -> bool {
-        !self.spec.keys.is_one() && self.spec.kind() == Kind::Data
+        !self.request.spec.keys.is_one() && self.request.spec.kind() == Kind::Data
     }
 
     fn failure_text(&self, failure: &Failure) -> String {
@@ -353,7 +361,7 @@ impl Context<'_> {
         self.local.note_error(self.shared, &text);
         self.reply().error(text);
         self.local
-            .command(self.shared, self.spec.number)
+            .command(self.shared, self.request.spec.number)
             .failed
             .add(1);
     }

@@ -45,9 +45,9 @@ pub(crate) fn command_took(ctx: &mut Context<'_>, started: Instant) {
     if took < ctx.local.noted_from() {
         return;
     }
-    note_event(ctx.shared, ctx.local, Some(ctx.spec), took);
-    if is_slow(ctx.local, took) && !ctx.spec.has(flag::SKIP_SLOWLOG) {
-        let args = kept(Some(ctx.spec), &ctx.args);
+    note_event(ctx.shared, ctx.local, Some(ctx.request.spec), took);
+    if is_slow(ctx.local, took) && !ctx.request.spec.has(flag::SKIP_SLOWLOG) {
+        let args = kept(Some(ctx.request.spec), &ctx.request.args);
         push(ctx.shared, ctx.local, ctx.client, args, took);
     }
 }

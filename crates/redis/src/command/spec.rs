@@ -1,28 +1,90 @@
 //! A command as its row of the command table describes it. The row stands in the file of the
 //! command's function; all of them together are the command table (`crate::table`).
+//!
+//! A row has a function that takes a [`Context`], and a context has the row of its request: so both
+//! types stand here. The context's functions are in `context`, `locks` and `events`.
 
-use super::context::{Context, Done, Failure, SYNTAX};
 use super::doc::{Doc, Topic, doc};
 use super::flag;
 use super::growth::Growth;
+use super::key::Key;
 use super::keys::Keys;
 use super::names::Names;
+use super::outcome::{Done, Failure, SYNTAX};
 use super::refusal::Refusal;
 use super::secrets::Secrets;
 use super::store_access::Access;
+use super::turn::TurnState;
 use crate::figures::counters::Family;
+use crate::state::Shared;
+use crate::state::client::Client;
+use crate::state::local::Local;
 use duramen_config::AUDIT_CLASSES;
-use duramen_engine::{Guard, KeyHash};
+use duramen_engine::{Guard, KeyHash, TableId};
 use duramen_wire::resp::Args;
+
+/// A request whose command is known.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) spec: &'static Spec,
+    pub(crate) args: Args<'a>,
+    /// The hashes of its keys, in order; none if it has no keys, or more than a group holds. When
+    /// its command runs within a guard, all are there.
+    pub(crate) hashes: &'a [KeyHash],
+}
+
+impl<'a> Request<'a> {
+    /// Argument `n` (0 is the name); empty if the request is shorter, which the arity excludes
+    /// where it matters.
+    #[inline]
+    pub(crate) fn arg(&self, n: usize) -> &'a [u8] {
+        self.args.get(n).unwrap_or_default()
+    }
+
+    /// Argument numbers of its keys, and of channels in a key's place.
+    #[inline]
+    pub(crate) fn key_positions(&self) -> impl Iterator<Item = usize> + use<> {
+        self.spec.key_positions(&self.args)
+    }
+
+    /// Its keys in a table, in order: those that are hashed.
+    #[inline]
+    pub(crate) fn keys(&self, table: TableId) -> impl Iterator<Item = Key<'a>> + use<'a> {
+        let (args, positions) = (self.args, self.key_positions());
+        let keys = self.hashes.iter().zip(positions);
+        keys.map(move |(hash, at)| Key {
+            table,
+            hash: *hash,
+            bytes: args.get(at).unwrap_or_default(),
+        })
+    }
+}
+
+/// One request, as the command that executes it sees it.
+pub(crate) struct Context<'a> {
+    pub(crate) request: Request<'a>,
+    /// The command table.
+    pub(crate) commands: &'static Commands,
+    pub(crate) client: &'a mut Client,
+    pub(crate) out: &'a mut Vec<u8>,
+    pub(crate) turn: &'a mut TurnState,
+    pub(crate) shared: &'a Shared,
+    pub(crate) local: &'a mut Local,
+    /// The client's selected table.
+    pub(crate) table: TableId,
+    /// Its keys are locked, or no other session is in the store: it runs inside EXEC, or for the
+    /// second time.
+    pub(crate) locked: bool,
+}
 
 /// The access in which a command is run.
 #[derive(Clone, Copy)]
 pub(crate) enum Run {
-    /// Inside the batch's guard; gets the hashes of its keys in order.
-    Data(fn(&mut Context<'_>, &mut Guard<'_>, &[KeyHash]) -> Done),
+    /// Inside the batch's guard. Its keys are hashed.
+    Data(fn(&mut Context<'_>, &mut Guard<'_>) -> Done),
     /// As `Data`, but with its own guard: it locks several keys, which must come before any other
     /// write of a guard.
-    Atomic(fn(&mut Context<'_>, &mut Guard<'_>, &[KeyHash]) -> Done),
+    Atomic(fn(&mut Context<'_>, &mut Guard<'_>) -> Done),
     /// Uses nothing but the connection.
     Plain(fn(&mut Context<'_>) -> Done),
     /// Uses the store as a whole (tables, counters): runs between guards.

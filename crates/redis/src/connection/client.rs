@@ -125,7 +125,7 @@ fn switch(ctx: &mut Context<'_>, flag: u32) -> Done {
 }
 
 pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
-    let writes_only = match ctx.args.get(3) {
+    let writes_only = match ctx.request.args.get(3) {
         None => false,
         Some(mode) if mode.eq_ignore_ascii_case(b"all") => false,
         Some(mode) if mode.eq_ignore_ascii_case(b"write") => true,
@@ -163,14 +163,14 @@ pub(crate) fn unpause(ctx: &mut Context<'_>) -> Done {
 
 /// Ends the wait of a client for elements. That of WAIT and its like cannot be ended.
 pub(crate) fn unblock(ctx: &mut Context<'_>) -> Done {
-    if ctx.args.len() > 4 {
+    if ctx.request.args.len() > 4 {
         let name = String::from_utf8_lossy(ctx.arg(1));
         return Err(format!(
             "ERR unknown subcommand or wrong number of arguments for '{name}'. Try CLIENT HELP."
         )
         .into());
     }
-    let how = match ctx.args.get(3) {
+    let how = match ctx.request.args.get(3) {
         None => state::UNBLOCKED_IN_TIME,
         Some(how) if how.eq_ignore_ascii_case(b"timeout") => state::UNBLOCKED_IN_TIME,
         Some(how) if how.eq_ignore_ascii_case(b"error") => state::UNBLOCKED_WITH_ERROR,

@@ -69,15 +69,15 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
 /// The clients that a CLIENT LIST shows, in the order of their ids.
 fn to_list(ctx: &Context<'_>) -> Result<Vec<Arc<ClientRecord>>, Failure> {
     let mut records = ctx.shared.clients();
-    let Some(filter) = ctx.args.get(2) else {
+    let Some(filter) = ctx.request.args.get(2) else {
         return Ok(records);
     };
-    if filter.eq_ignore_ascii_case(b"type") && ctx.args.len() == 4 {
+    if filter.eq_ignore_ascii_case(b"type") && ctx.request.args.len() == 4 {
         let kind = parse_kind(ctx.arg(3))?;
         records.retain(|record| ClientKind::of(record) == kind);
-    } else if filter.eq_ignore_ascii_case(b"id") && ctx.args.len() > 3 {
+    } else if filter.eq_ignore_ascii_case(b"id") && ctx.request.args.len() > 3 {
         let mut ids = Vec::new();
-        for text in ctx.args.skip(3) {
+        for text in ctx.request.args.skip(3) {
             ids.push(parse_integer(text).ok_or(Failure::Text("ERR Invalid client ID"))?);
         }
         ids.sort_unstable();
@@ -157,7 +157,7 @@ impl Filter {
 }
 
 pub(crate) fn kill(ctx: &mut Context<'_>) -> Done {
-    if ctx.args.len() == 3 {
+    if ctx.request.args.len() == 3 {
         let filter = Filter {
             peer: Some(String::from_utf8_lossy(ctx.arg(2)).into_owned()),
             ..Filter::default()
@@ -177,7 +177,7 @@ fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {
         spare_me: true,
         ..Filter::default()
     };
-    let mut rest = ctx.args.skip(2).into_iter();
+    let mut rest = ctx.request.args.skip(2).into_iter();
     while let Some(option) = rest.next() {
         let value = rest.next().ok_or(SYNTAX)?;
         let text = String::from_utf8_lossy(value).into_owned();

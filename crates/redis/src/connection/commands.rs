@@ -35,15 +35,15 @@ pub(crate) const COMMANDS: &[Spec] = &[
 ];
 
 pub(crate) fn ping(ctx: &mut Context<'_>) -> Done {
-    if ctx.args.len() <= 2 && ctx.client.is_limited_to_subscriptions() {
-        let text = ctx.args.get(1).unwrap_or_default();
+    if ctx.request.args.len() <= 2 && ctx.client.is_limited_to_subscriptions() {
+        let text = ctx.request.args.get(1).unwrap_or_default();
         let mut reply = ctx.reply();
         reply.array(2);
         reply.bulk(b"pong");
         reply.bulk(text);
         return Ok(());
     }
-    match ctx.args.len() {
+    match ctx.request.args.len() {
         1 => {
             ctx.out.extend_from_slice(b"+PONG\r\n");
             Ok(())
@@ -77,10 +77,10 @@ pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn auth(ctx: &mut Context<'_>) -> Done {
-    if ctx.args.len() > 3 {
+    if ctx.request.args.len() > 3 {
         return Err(SYNTAX);
     }
-    let (user, password) = match ctx.args.len() {
+    let (user, password) = match ctx.request.args.len() {
         2 if ctx.shared.acl.users().default_user().needs_no_password() => {
             return Err(Failure::Text(
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
@@ -121,7 +121,7 @@ fn log_in(ctx: &mut Context<'_>, user: &[u8], password: &[u8]) -> Done {
         }
         Err(error) => {
             let origin = acl::origin(shared, ctx.client);
-            shared.note_failed_login(&origin, ctx.args.name(), user);
+            shared.note_failed_login(&origin, ctx.request.args.name(), user);
             let LoginError::Wrong { until_ms } = error else {
                 return Err(TOO_MANY_FAILED);
             };
@@ -172,7 +172,7 @@ pub(crate) fn hello(ctx: &mut Context<'_>) -> Done {
 
 fn parse_hello<'a>(ctx: &Context<'a>) -> Result<Hello<'a>, Failure> {
     let mut hello = Hello::default();
-    let Some(version) = ctx.args.get(1) else {
+    let Some(version) = ctx.request.args.get(1) else {
         return Ok(hello);
     };
     let version = parse_integer(version).ok_or(Failure::Text(
@@ -183,7 +183,7 @@ fn parse_hello<'a>(ctx: &Context<'a>) -> Result<Hello<'a>, Failure> {
         3 => Protocol::Resp3,
         _ => return Err(Failure::Text("NOPROTO unsupported protocol version")),
     });
-    let mut rest = ctx.args.skip(2).into_iter();
+    let mut rest = ctx.request.args.skip(2).into_iter();
     while let Some(option) = rest.next() {
         let mut take = || {
             rest.next().ok_or_else(|| {

@@ -110,7 +110,7 @@ fn flush(
             done?;
         }
         Access::Guarded(guard) => clear(ctx, guard)?,
-        Access::NoStore => unreachable!("{} needs data", ctx.spec.name),
+        Access::NoStore => unreachable!("{} needs data", ctx.request.spec.name),
     }
     for table in tables(ctx) {
         ctx.local.wake_table(ctx.shared, table); // readers of groups that are gone get an error
@@ -119,9 +119,9 @@ fn flush(
 }
 
 fn check_flush(ctx: &Context<'_>) -> Done {
-    match ctx.args.get(1) {
+    match ctx.request.args.get(1) {
         None => Ok(()),
-        Some(how) if ctx.args.len() == 2 => {
+        Some(how) if ctx.request.args.len() == 2 => {
             let known = how.eq_ignore_ascii_case(b"sync") || how.eq_ignore_ascii_case(b"async");
             if known { Ok(()) } else { Err(SYNTAX) }
         }
@@ -153,7 +153,7 @@ pub(crate) fn swapdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
         }
         // EXEC is exclusive in the store.
         Access::Guarded(guard) => databases::exchange(ctx, guard, first, second)?,
-        Access::NoStore => unreachable!("{} needs data", ctx.spec.name),
+        Access::NoStore => unreachable!("{} needs data", ctx.request.spec.name),
     }
     ctx.ok()
 }

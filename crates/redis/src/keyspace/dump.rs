@@ -5,7 +5,7 @@ use crate::command::events::{EventName, NEW};
 use crate::command::row::*;
 use duramen_base::expiry::removes_at_once;
 use duramen_config::EventClasses;
-use duramen_engine::{Decision, Guard, KeyHash};
+use duramen_engine::{Decision, Guard};
 use duramen_types::dump;
 use duramen_wire::resp::number::parse_integer;
 
@@ -19,11 +19,12 @@ pub(crate) const COMMANDS: &[Spec] = &[
 
 const RESTORE: EventName = (EventClasses::GENERIC, "restore");
 
-pub(crate) fn dump(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    match guard.read(ctx.table, hashes[0], ctx.arg(1))? {
+pub(crate) fn dump(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
+    match guard.read(key.table, key.hash, key.bytes)? {
         Some(object) => ctx.bulk(&dump::dump(object.value, object.is_typed)?),
         None => {
-            ctx.notify_miss(ctx.arg(1));
+            ctx.notify_miss(key.bytes);
             ctx.null()
         }
     }
@@ -40,7 +41,7 @@ struct Options {
 fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
     let mut options = Options::default();
     let (mut idle, mut frequent) = (false, false);
-    let mut rest = ctx.args.skip(4).into_iter();
+    let mut rest = ctx.request.args.skip(4).into_iter();
     while let Some(option) = rest.next() {
         match option.to_ascii_lowercase().as_slice() {
             b"replace" => options.replace = true,
@@ -68,7 +69,8 @@ fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
     Ok(options)
 }
 
-pub(crate) fn restore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn restore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
     let options = parse(ctx)?;
     let now_ms = guard.now_ms();
     let ttl_ms = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER);
@@ -84,7 +86,7 @@ pub(crate) fn restore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
     });
     let restored = expires_at_ms.and_then(|expires_at_ms| Ok((value?, expires_at_ms)));
     let mut is_taken = false;
-    let outcome = guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, scratch| {
         is_taken = found.is_some() && !options.replace;
         let Ok(((value, is_typed), expires_at_ms)) = &restored else {
             return Decision::Keep;
@@ -112,10 +114,10 @@ pub(crate) fn restore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
     match outcome.after {
         Some(_) => {
             // A key that was there before is replaced by a new one.
-            ctx.notify(NEW, ctx.arg(1));
-            ctx.notify(RESTORE, ctx.arg(1));
+            ctx.notify(NEW, key.bytes);
+            ctx.notify(RESTORE, key.bytes);
         }
-        None => ctx.notify_removal(ctx.arg(1), outcome), // the expiry is in the past
+        None => ctx.notify_removal(key.bytes, outcome), // the expiry is in the past
     }
     ctx.ok()
 }

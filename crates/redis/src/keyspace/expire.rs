@@ -5,7 +5,7 @@ use crate::command::events::{DEL, EXPIRE, PERSIST};
 use crate::command::row::*;
 use crate::values::set_options::{EX, EXAT, PX, PXAT, Unit, when_ms};
 use duramen_base::expiry::removes_at_once;
-use duramen_engine::{Decision, Guard, KeyHash};
+use duramen_engine::{Decision, Guard};
 use duramen_wire::resp::number::parse_integer;
 
 #[rustfmt::skip] // They are rows of a table.
@@ -40,29 +40,30 @@ struct ExpiryCondition {
     less: bool,
 }
 
-pub(crate) fn expire(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    set_expiry(ctx, guard, hashes[0], EX)
+pub(crate) fn expire(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    set_expiry(ctx, guard, EX)
 }
 
-pub(crate) fn pexpire(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    set_expiry(ctx, guard, hashes[0], PX)
+pub(crate) fn pexpire(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    set_expiry(ctx, guard, PX)
 }
 
-pub(crate) fn expireat(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    set_expiry(ctx, guard, hashes[0], EXAT)
+pub(crate) fn expireat(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    set_expiry(ctx, guard, EXAT)
 }
 
-pub(crate) fn pexpireat(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    set_expiry(ctx, guard, hashes[0], PXAT)
+pub(crate) fn pexpireat(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    set_expiry(ctx, guard, PXAT)
 }
 
-fn set_expiry(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit: Unit) -> Done {
+fn set_expiry(ctx: &mut Context<'_>, guard: &mut Guard<'_>, unit: Unit) -> Done {
+    let key = ctx.key();
     let only = parse_only(ctx)?;
     let given = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
     let now_ms = guard.now_ms();
-    let when_ms = when_ms(unit, given, now_ms, ctx.spec.name)?;
+    let when_ms = when_ms(unit, given, now_ms, ctx.request.spec.name)?;
     let mut changed = false;
-    let outcome = guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, scratch| {
         changed = false;
         let Some(object) = found else {
             return Decision::Keep;
@@ -87,14 +88,14 @@ fn set_expiry(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit:
     })?;
     if changed {
         let event = outcome.after.map_or(DEL, |_| EXPIRE);
-        ctx.notify(event, ctx.arg(1));
+        ctx.notify(event, key.bytes);
     }
     ctx.integer(changed.into())
 }
 
 fn parse_only(ctx: &Context<'_>) -> Result<ExpiryCondition, Failure> {
     let mut only = ExpiryCondition::default();
-    for option in ctx.args.skip(3) {
+    for option in ctx.request.args.skip(3) {
         let flag = match option.to_ascii_lowercase().as_slice() {
             b"nx" => &mut only.absent,
             b"xx" => &mut only.present,
@@ -118,42 +119,32 @@ fn parse_only(ctx: &Context<'_>) -> Result<ExpiryCondition, Failure> {
     Ok(only)
 }
 
-pub(crate) fn ttl(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn ttl(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let now_ms = guard.now_ms();
-    tell(ctx, guard, hashes[0], |at_ms| {
+    tell(ctx, guard, |at_ms| {
         (at_ms.saturating_sub(now_ms).saturating_add(500)) / 1000
     })
 }
 
-pub(crate) fn pttl(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn pttl(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let now_ms = guard.now_ms();
-    tell(ctx, guard, hashes[0], |at_ms| at_ms.saturating_sub(now_ms))
+    tell(ctx, guard, |at_ms| at_ms.saturating_sub(now_ms))
 }
 
-pub(crate) fn expiretime(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    tell(ctx, guard, hashes[0], |at_ms| {
-        at_ms.saturating_add(500) / 1000
-    })
+pub(crate) fn expiretime(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    tell(ctx, guard, |at_ms| at_ms.saturating_add(500) / 1000)
 }
 
-pub(crate) fn pexpiretime(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    tell(ctx, guard, hashes[0], |at_ms| at_ms)
+pub(crate) fn pexpiretime(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    tell(ctx, guard, |at_ms| at_ms)
 }
 
 /// Replies -2 = no such key, -1 = it never expires, else `shape` of its expiry time.
-fn tell(
-    ctx: &mut Context<'_>,
-    guard: &Guard<'_>,
-    hash: KeyHash,
-    shape: impl FnOnce(u64) -> u64,
-) -> Done {
-    let answer = match guard.read(ctx.table, hash, ctx.arg(1))? {
+fn tell(ctx: &mut Context<'_>, guard: &Guard<'_>, shape: impl FnOnce(u64) -> u64) -> Done {
+    let key = ctx.key();
+    let answer = match guard.read(key.table, key.hash, key.bytes)? {
         None => {
-            ctx.notify_miss(ctx.arg(1));
+            ctx.notify_miss(key.bytes);
             -2
         }
         Some(object) => object.expires_at_ms.map_or(-1, |at_ms| shape(at_ms) as i64),
@@ -161,9 +152,10 @@ fn tell(
     ctx.integer(answer)
 }
 
-pub(crate) fn persist(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn persist(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
     let mut changed = false;
-    guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
+    guard.update(key.table, key.hash, key.bytes, |found, scratch| {
         changed = false;
         match found {
             Some(object) if object.expires_at_ms.is_some() => {
@@ -175,7 +167,7 @@ pub(crate) fn persist(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
         }
     })?;
     if changed {
-        ctx.notify(PERSIST, ctx.arg(1));
+        ctx.notify(PERSIST, key.bytes);
     }
     ctx.integer(changed.into())
 }

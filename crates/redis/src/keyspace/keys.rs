@@ -10,13 +10,14 @@ use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGE
 use crate::command::databases::{DROPPED_NOW, parse_db, table_for, table_in};
 use crate::command::events::{EventName, NEW};
 use crate::command::growth::Planned;
+use crate::command::key::Key;
 use crate::command::room::Planner;
 use crate::command::routing;
 use crate::command::row::*;
 use crate::command::store_access::Access;
 use crate::state::shared::encodings::{Encodings, Limit};
 use duramen_config::{EventClasses, Mode, Policy};
-use duramen_engine::{Guard, KeyHash, Object, Room, TableId};
+use duramen_engine::{Guard, Object, Room, TableId};
 use duramen_types::table::{Hash, Set};
 use duramen_types::{Sorted, Text, Type, count};
 use duramen_wire::resp::number::parse_integer;
@@ -75,10 +76,11 @@ const SAME_OBJECTS: Failure = Failure::Text("ERR source and destination objects 
 /// Longest value that Redis keeps inside its object header.
 const EMBSTR_BYTES_MAX: usize = 44;
 
-pub(crate) fn type_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+pub(crate) fn type_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
+    let found = guard.read(key.table, key.hash, key.bytes)?;
     if found.is_none() {
-        ctx.notify_miss(ctx.arg(1));
+        ctx.notify_miss(key.bytes);
     }
     ctx.reply()
         .simple(found.map_or("none", |found| type_name(&found)));
@@ -93,50 +95,48 @@ pub(crate) fn type_name(object: &Object<'_>) -> &'static str {
     }
 }
 
-pub(crate) fn rename(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    rename_unless(ctx, guard, hashes, false)?;
+pub(crate) fn rename(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    rename_unless(ctx, guard, false)?;
     ctx.ok()
 }
 
-pub(crate) fn renamenx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let renamed = rename_unless(ctx, guard, hashes, true)?;
+pub(crate) fn renamenx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let renamed = rename_unless(ctx, guard, true)?;
     ctx.integer(renamed.into())
 }
 
 /// Renames argument 1 to argument 2, with `nx` only if that does not exist; `false` = it exists.
-fn rename_unless(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-    nx: bool,
-) -> Result<bool, Failure> {
-    let (from, to, table) = (ctx.arg(1), ctx.arg(2), ctx.table);
+fn rename_unless(ctx: &mut Context<'_>, guard: &mut Guard<'_>, nx: bool) -> Result<bool, Failure> {
+    let mut keys = ctx.request.keys(ctx.table);
+    let (Some(from), Some(to)) = (keys.next(), keys.next()) else {
+        return Err(SYNTAX);
+    };
     let mut renamed = false;
-    let keys: Vec<_> = hashes.iter().map(|hash| (table, *hash)).collect();
-    ctx.locked_for_room(guard, &keys, |ctx, guard, room| {
-        ctx.warm_own(guard, hashes)?;
-        let Some(source) = guard.read(table, hashes[0], from)? else {
+    ctx.locked_for_room(guard, &[from.place(), to.place()], |ctx, guard, room| {
+        ctx.warm_own(guard)?;
+        let Some(source) = guard.read(from.table, from.hash, from.bytes)? else {
             return Err(NO_SUCH_KEY);
         };
-        if from == to {
+        if from.bytes == to.bytes {
             renamed = !nx;
             return Ok(());
         }
-        if nx && guard.read(table, hashes[1], to)?.is_some() {
+        if nx && guard.read(to.table, to.hash, to.bytes)?.is_some() {
             return Ok(());
         }
         let (value, is_typed) = (source.value.to_vec(), source.is_typed);
         let expires_at_ms = source.expires_at_ms;
         *room = Room::default();
-        room.put(to, value.len());
-        room.remove(from);
+        room.put(to.bytes, value.len());
+        room.remove(from.bytes);
         ctx.set_aside(guard, *room)?;
-        guard.write_as(table, hashes[1], to, (&value, is_typed), expires_at_ms)?;
-        guard.remove(table, hashes[0], from)?;
+        let Key { table, hash, bytes } = to;
+        guard.write_as(table, hash, bytes, (&value, is_typed), expires_at_ms)?;
+        guard.remove(from.table, from.hash, from.bytes)?;
         // A key that was there before is replaced by a new one.
-        ctx.notify(NEW, to);
-        ctx.notify(RENAME_FROM, from);
-        ctx.notify(RENAME_TO, to);
+        ctx.notify(NEW, to.bytes);
+        ctx.notify(RENAME_FROM, from.bytes);
+        ctx.notify(RENAME_TO, to.bytes);
         renamed = true;
         Ok(())
     })?;
@@ -155,7 +155,7 @@ struct Target<'a> {
 
 pub(crate) fn copy(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     let (mut db, mut replace) = (None, false);
-    let mut rest = ctx.args.skip(3).into_iter();
+    let mut rest = ctx.request.args.skip(3).into_iter();
     while let Some(option) = rest.next() {
         if option.eq_ignore_ascii_case(b"replace") {
             replace = true;
@@ -220,7 +220,14 @@ fn transfer(ctx: &mut Context<'_>, access: Access<'_, '_>, target: &Target<'_>) 
             let (from, to) = (guard.hash(ctx.arg(1)), guard.hash(target.key));
             if let Some(member) = ctx.shared.membership() {
                 let view = (&**ctx.local.view(member, &mut guard), ctx.client.has_tls());
-                routing::find(view, None, ctx.table, ctx.spec, &ctx.args, &[from, to])?;
+                routing::find(
+                    view,
+                    None,
+                    ctx.table,
+                    ctx.request.spec,
+                    &ctx.request.args,
+                    &[from, to],
+                )?;
             }
             guard.rewrites(target.moves);
             let keys = [(ctx.table, from), (table, to)];
@@ -233,7 +240,7 @@ fn transfer(ctx: &mut Context<'_>, access: Access<'_, '_>, target: &Target<'_>) 
             ctx.client.settle(&mut guard, level);
             done
         }
-        Access::NoStore => unreachable!("{} needs data", ctx.spec.name),
+        Access::NoStore => unreachable!("{} needs data", ctx.request.spec.name),
     }
 }
 
@@ -244,41 +251,41 @@ fn transfer_locked(
     table: TableId,
     room: &mut Room,
 ) -> Done {
-    let source_key = ctx.arg(1);
-    if table == ctx.table && (target.moves || target.key == source_key) {
+    if table == ctx.table && (target.moves || target.key == ctx.arg(1)) {
         return Err(SAME_OBJECTS);
     }
-    let (from, to) = (guard.hash(source_key), guard.hash(target.key));
-    let keys = [(ctx.table, from, source_key), (table, to, target.key)];
-    ctx.warm(guard, keys.into_iter())?;
-    let Some(source) = guard.read(ctx.table, from, source_key)? else {
+    let from = Key::of(guard, ctx.table, ctx.arg(1));
+    let to = Key::of(guard, table, target.key);
+    ctx.warm(guard, [from, to].into_iter())?;
+    let Some(source) = guard.read(from.table, from.hash, from.bytes)? else {
         if !target.moves {
-            ctx.notify_miss(source_key);
+            ctx.notify_miss(from.bytes);
         }
         return ctx.integer(0);
     };
-    if !target.replace && guard.read(table, to, target.key)?.is_some() {
+    if !target.replace && guard.read(to.table, to.hash, to.bytes)?.is_some() {
         return ctx.integer(0);
     }
     let (value, is_typed) = (source.value.to_vec(), source.is_typed);
     let expires_at_ms = source.expires_at_ms;
     *room = Room::default();
-    room.put(target.key, value.len());
+    room.put(to.bytes, value.len());
     if target.moves {
-        room.remove(source_key);
+        room.remove(from.bytes);
     }
     ctx.set_aside(guard, *room)?;
     if table != ctx.table {
         ctx.shared.commands.spread_exchange(ctx.table, table);
     }
-    guard.write_as(table, to, target.key, (&value, is_typed), expires_at_ms)?;
+    let value = (&value[..], is_typed);
+    guard.write_as(table, to.hash, to.bytes, value, expires_at_ms)?;
     if target.moves {
-        guard.remove(ctx.table, from, source_key)?;
+        guard.remove(from.table, from.hash, from.bytes)?;
     }
     ctx.notify_in(table, NEW, target.key);
     match target.moves {
         true => {
-            ctx.notify(MOVE_FROM, source_key);
+            ctx.notify(MOVE_FROM, from.bytes);
             ctx.notify_in(table, MOVE_TO, target.key);
         }
         false => ctx.notify_in(table, COPY_TO, target.key),
@@ -286,12 +293,9 @@ fn transfer_locked(
     ctx.integer(1)
 }
 
-pub(crate) fn object_encoding(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    let Some(object) = guard.read(ctx.table, hashes[0], ctx.arg(2))? else {
+pub(crate) fn object_encoding(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
+    let Some(object) = guard.read(key.table, key.hash, key.bytes)? else {
         return ctx.null();
     };
     let encoding = if object.is_typed {
@@ -356,12 +360,9 @@ fn encoding_of(value: &[u8], limits: &Encodings) -> Result<&'static str, Failure
     })
 }
 
-pub(crate) fn object_refcount(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    match guard.read(ctx.table, hashes[0], ctx.arg(2))? {
+pub(crate) fn object_refcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
+    match guard.read(key.table, key.hash, key.bytes)? {
         Some(_) => ctx.integer(1),
         None => ctx.null(),
     }
@@ -386,24 +387,18 @@ fn is_lfu(ctx: &mut Context<'_>) -> bool {
 }
 
 /// The number of recent reads, 0 to 7.
-pub(crate) fn object_freq(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    match guard.recent_reads(ctx.table, hashes[0], ctx.arg(2))? {
+pub(crate) fn object_freq(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
+    match guard.recent_reads(key.table, key.hash, key.bytes)? {
         Some(reads) if is_lfu(ctx) => ctx.integer(reads as i64),
         Some(_) => Err(NOT_LFU),
         None => ctx.null(),
     }
 }
 
-pub(crate) fn object_idletime(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    match guard.read(ctx.table, hashes[0], ctx.arg(2))? {
+pub(crate) fn object_idletime(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
+    match guard.read(key.table, key.hash, key.bytes)? {
         Some(_) if is_lfu(ctx) => Err(IS_LFU),
         Some(_) => Err(NO_IDLETIME),
         None => ctx.null(),

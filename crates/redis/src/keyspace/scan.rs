@@ -14,7 +14,7 @@ use crate::command::row::*;
 use crate::command::served_keys::ServedKeys;
 use crate::command::walk::{LONG_PATTERN, compiled, parse_cursor};
 use duramen_base::glob::Pattern;
-use duramen_engine::{Error, Guard, KeyHash, Object, TableId};
+use duramen_engine::{Error, Guard, Object, TableId};
 use duramen_wire::resp::number::{IntegerText, parse_integer};
 use duramen_wire::resp::{Encoder, Room};
 
@@ -76,7 +76,7 @@ pub(crate) fn note_walked(ctx: &mut Context<'_>, looked: usize, matching: usize)
     }
 }
 
-pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
+pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let options = parse(ctx)?;
     let own = ServedKeys::of(ctx, guard);
     let mut found = std::mem::take(&mut ctx.local.scratch);
@@ -171,7 +171,7 @@ fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
         kind: None,
     };
     let mut pattern = None;
-    let mut rest = ctx.args.skip(2).into_iter();
+    let mut rest = ctx.request.args.skip(2).into_iter();
     while let Some(option) = rest.next() {
         let value = rest.next().ok_or(SYNTAX)?;
         if option.eq_ignore_ascii_case(b"count") {
@@ -192,7 +192,7 @@ fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
     Ok(options)
 }
 
-pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
+pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let pattern = Pattern::new(ctx.arg(1), false).ok_or(LONG_PATTERN)?;
     let step_objects = (KEYS_STEP / pattern.steps(1)).max(KEYS_PER_STEP);
     let own = ServedKeys::of(ctx, guard);
@@ -262,7 +262,7 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
 
 /// Walks from a random bucket to the first one with an object, and picks one of its objects. A walk
 /// that reaches the end goes through the whole table once more.
-pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
+pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let own = ServedKeys::of(ctx, guard);
     let mut walk = ctx.client.take_walk(ctx.table);
     let in_parts = ctx.client.take_in_parts();
@@ -316,7 +316,7 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHa
     }
 }
 
-pub(crate) fn dbsize(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
+pub(crate) fn dbsize(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let objects = ctx.shared.store().objects(ctx.table);
     ctx.settle_all();
     ctx.integer(objects as i64 + guard.draft().map_or(0, |draft| draft.objects(ctx.table)))

@@ -7,6 +7,7 @@
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YIELDS};
 use crate::command::drafted;
 use crate::command::events::EventName;
+use crate::command::key::Key;
 use crate::command::keys::{Unnamed, each_option};
 use crate::command::row::*;
 use crate::state::conflicts::Conflicts;
@@ -16,7 +17,7 @@ use crate::values::set::check_result;
 use crate::values::zset::parse_score;
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_config::EventClasses;
-use duramen_engine::{Guard, KeyHash, Object, Room};
+use duramen_engine::{Guard, Object, Room};
 use duramen_types::lcs::{self, CELLS_MAX};
 use duramen_types::list::List;
 use duramen_types::{Text, Type, count, each, find_at_most_once};
@@ -229,7 +230,7 @@ fn warm(
         }
         keys.push(key);
     }
-    let keys = keys.iter().map(|key| (table, guard.hash(key), &key[..]));
+    let keys = keys.iter().map(|key| Key::of(guard, table, key));
     ctx.warm(guard, keys)
 }
 
@@ -503,14 +504,9 @@ impl Options<'_> {
 
 /// SORT with STORE: it reads and sorts before it locks its two keys (computed::C1,
 /// transaction::T8), and runs again if the sorted collection has changed meanwhile.
-fn store_unlocked(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-    options: &Options<'_>,
-) -> Done {
+fn store_unlocked(ctx: &mut Context<'_>, guard: &mut Guard<'_>, options: &Options<'_>) -> Done {
     let mut conflicts = ctx.client.take_conflicts();
-    let done = run_unlocked(ctx, guard, hashes, options, &mut conflicts);
+    let done = run_unlocked(ctx, guard, options, &mut conflicts);
     if done.is_err() {
         ctx.client.keep_conflicts(conflicts); // it may be presented again
     }
@@ -520,41 +516,38 @@ fn store_unlocked(
 fn run_unlocked(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     options: &Options<'_>,
     conflicts: &mut Conflicts,
 ) -> Done {
     let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
-    let [source, target] = hashes else {
+    let mut keys = ctx.request.keys(ctx.table);
+    let (Some(source), Some(target)) = (keys.next(), keys.next()) else {
         return Err(SYNTAX);
     };
-    let (table, key) = (ctx.table, ctx.arg(1));
-    let places = [(table, *source), (table, *target)];
-    let target_key = ctx.spec.key_positions(&ctx.args).nth(1);
-    let target_key = ctx.arg(target_key.unwrap_or_default());
+    let places = [source.place(), target.place()];
     loop {
         let began = Instant::now();
-        ctx.warm_own(guard, hashes)?;
-        let stamp = guard.stamp(table, *source, key)?;
-        let found = guard.read(table, *source, key)?;
+        ctx.warm_own(guard)?;
+        let stamp = guard.stamp(source.table, source.hash, source.bytes)?;
+        let found = guard.read(source.table, source.hash, source.bytes)?;
         let is_missing = found.is_none();
         let writes = options.run(ctx, guard, found)?;
         if is_missing {
-            ctx.notify_miss(key);
+            ctx.notify_miss(source.bytes);
         }
         let mut holds = false;
         ctx.locked_for_room(guard, &places, |ctx, guard, room| {
-            holds = stamp.still_holds(&guard.stamp(table, *source, key)?);
+            holds = stamp.still_holds(&guard.stamp(source.table, source.hash, source.bytes)?);
             if !holds {
                 return Ok(());
             }
             *room = Room::default();
             writes
                 .iter()
-                .for_each(|write| write.reserve(room, target_key));
+                .for_each(|write| write.reserve(room, target.bytes));
             ctx.set_aside(guard, *room)?;
             for write in &writes {
-                write.apply(ctx, guard, *target, target_key)?;
+                write.apply(ctx, guard, target)?;
             }
             Ok(())
         })?;
@@ -563,15 +556,20 @@ fn run_unlocked(
         }
         ctx.out.truncate(start);
         ctx.client.effects.truncate(effects);
-        if !drafted::runs_at_once(ctx, conflicts, began.elapsed(), std::iter::once(*source))? {
+        if !drafted::runs_at_once(
+            ctx,
+            conflicts,
+            began.elapsed(),
+            std::iter::once(source.hash),
+        )? {
             return Err(YIELDS);
         }
     }
 }
 
 /// SORT and SORT_RO.
-pub(crate) fn sort(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let options = Options::parse(ctx.spec.has(WRITE), &ctx.args)?;
+pub(crate) fn sort(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let options = Options::parse(ctx.request.spec.has(WRITE), &ctx.request.args)?;
     if options.by_pattern().is_some() {
         ctx.not_in_cluster("BY option of SORT is")?;
     }
@@ -579,21 +577,18 @@ pub(crate) fn sort(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
         ctx.not_in_cluster("GET option of SORT is")?;
     }
     if options.stores && !ctx.locked {
-        return ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-            store_unlocked(ctx, guard, hashes, &options)
-        });
+        return store_unlocked(ctx, guard, &options);
     }
     if options.stores {
-        return several_at_once(ctx, guard, hashes, |ctx, guard, found| {
+        return several_at_once(ctx, guard, |ctx, guard, found| {
             options.run(ctx, guard, found.first().copied().flatten())
         });
     }
-    let key = ctx.arg(1);
-    let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
-    let found = guard.read(ctx.table, hash, key)?;
+    let key = ctx.key();
+    let found = guard.read(key.table, key.hash, key.bytes)?;
     options.run(ctx, guard, found)?;
     if found.is_none() {
-        ctx.notify_miss(key);
+        ctx.notify_miss(key.bytes);
     }
     Ok(())
 }
@@ -607,9 +602,9 @@ struct CommonOptions {
     with_lengths: bool,
 }
 
-pub(crate) fn lcs(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn lcs(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let mut options = CommonOptions::default();
-    let mut rest = ctx.args.skip(3).into_iter();
+    let mut rest = ctx.request.args.skip(3).into_iter();
     while let Some(option) = rest.next() {
         match option.to_ascii_lowercase().as_slice() {
             b"idx" => options.index = true,
@@ -627,7 +622,7 @@ pub(crate) fn lcs(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
             "ERR If you want both the length and indexes, please just use IDX.",
         ));
     }
-    computed_at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, |ctx, found| {
         let wrong = Failure::Text("ERR The specified keys must contain string values");
         let [a, b] = found else { return Err(SYNTAX) };
         let (Ok(a), Ok(b)) = (plain(*a), plain(*b)) else {

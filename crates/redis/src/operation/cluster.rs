@@ -527,7 +527,7 @@ fn walk(
             }
         },
         Access::Guarded(guard) => while !step(ctx, guard)?.0 {},
-        Access::NoStore => unreachable!("{} needs data", ctx.spec.name),
+        Access::NoStore => unreachable!("{} needs data", ctx.request.spec.name),
     }
     if goes_on {
         ctx.settle_all(); // no reply covers the objects seen in earlier rounds yet
@@ -564,7 +564,7 @@ pub(crate) fn getkeysinslot(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Do
 /// Refuses commands by which an operator changes a Redis Cluster.
 pub(crate) fn decided_elsewhere(ctx: &mut Context<'_>) -> Done {
     member(ctx)?;
-    let name = ctx.spec.name.replace('|', " ").to_ascii_uppercase();
+    let name = ctx.request.spec.name.replace('|', " ").to_ascii_uppercase();
     Err(format!(
         "ERR {name} is not supported: the coordinator decides who is a member and who serves which slots; \
          see `duramen status`, `duramen tablet` and `duramen drain`"

@@ -81,7 +81,7 @@ pub(crate) fn count(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
-    if ctx.args.len() == 2 {
+    if ctx.request.args.len() == 2 {
         return command(ctx);
     }
     let (found, commands) = (named(ctx)?, ctx.commands);
@@ -99,7 +99,7 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
 /// The commands that COMMAND INFO and COMMAND DOCS are given by name; `None` for a name that none
 /// has. A command's description has kilobytes.
 fn named(ctx: &Context<'_>) -> Result<Vec<Option<&'static Spec>>, Failure> {
-    let names = ctx.args.skip(2);
+    let names = ctx.request.args.skip(2);
     if names.len() > NAMES_MAX {
         return Err(TOO_MANY_NAMES);
     }
@@ -319,7 +319,7 @@ fn write_search(
 }
 
 pub(crate) fn docs(ctx: &mut Context<'_>) -> Done {
-    let wanted: Vec<&Spec> = if ctx.args.len() == 2 {
+    let wanted: Vec<&Spec> = if ctx.request.args.len() == 2 {
         offered(ctx.commands).collect()
     } else {
         named(ctx)?.into_iter().flatten().collect()
@@ -358,7 +358,7 @@ fn write_docs(reply: &mut Encoder<'_>, commands: &Commands, spec: &Spec) {
 
 /// The command that the arguments from 2 on form, if it has keys.
 fn inner<'a>(ctx: &Context<'a>) -> Result<(&'static Spec, Vec<&'a [u8]>), Failure> {
-    let args = ctx.args.skip(2);
+    let args = ctx.request.args.skip(2);
     let spec = match ctx.commands.resolve(&args) {
         Resolved::Command(spec) if !spec.is_refused() => spec,
         Resolved::Arity(_) => {
@@ -391,7 +391,7 @@ pub(crate) fn getkeys(ctx: &mut Context<'_>) -> Done {
 
 pub(crate) fn getkeysandflags(ctx: &mut Context<'_>) -> Done {
     let (spec, keys) = inner(ctx)?;
-    let args = ctx.args.skip(2);
+    let args = ctx.request.args.skip(2);
     let mut reply = ctx.reply();
     reply.array(keys.len());
     for (n, key) in keys.into_iter().enumerate() {
@@ -405,7 +405,7 @@ pub(crate) fn getkeysandflags(ctx: &mut Context<'_>) -> Done {
 pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     let rows = ctx.commands.rows().iter();
     let all = rows.filter(|spec| !spec.is_refused());
-    let wanted: Vec<&Spec> = match ctx.args.len() {
+    let wanted: Vec<&Spec> = match ctx.request.args.len() {
         2 => all.collect(),
         5 if ctx.arg(2).eq_ignore_ascii_case(b"filterby") => {
             let (kind, what) = (ctx.arg(3), ctx.arg(4));

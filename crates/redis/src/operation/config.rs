@@ -71,10 +71,10 @@ const PATTERNS_MAX: usize = 128;
 const PATTERN_BYTES_MAX: usize = 16 << 10;
 
 pub(crate) fn get(ctx: &mut Context<'_>) -> Done {
-    if ctx.args.len() - 2 > PATTERNS_MAX {
+    if ctx.request.args.len() - 2 > PATTERNS_MAX {
         return Err(Failure::Text("ERR CONFIG GET takes at most 128 patterns"));
     }
-    let pattern_bytes: usize = ctx.args.skip(2).into_iter().map(<[u8]>::len).sum();
+    let pattern_bytes: usize = ctx.request.args.skip(2).into_iter().map(<[u8]>::len).sum();
     if pattern_bytes > PATTERN_BYTES_MAX {
         let text = "ERR CONFIG GET takes at most 16384 bytes of patterns";
         return Err(Failure::Text(text));
@@ -82,6 +82,7 @@ pub(crate) fn get(ctx: &mut Context<'_>) -> Done {
     let config = ctx.shared.config();
     // A pattern that is too long matches no setting.
     let patterns: Vec<(&[u8], Pattern)> = ctx
+        .request
         .args
         .skip(2)
         .into_iter()
@@ -147,12 +148,12 @@ fn shown(setting: &Setting, config: &ServerConfig) -> String {
 }
 
 pub(crate) fn set(ctx: &mut Context<'_>) -> Done {
-    if !ctx.args.len().is_multiple_of(2) {
+    if !ctx.request.args.len().is_multiple_of(2) {
         return Err(Failure::Text(
             "ERR wrong number of arguments for 'config|set' command",
         ));
     }
-    let pairs: Vec<(String, String)> = (2..ctx.args.len())
+    let pairs: Vec<(String, String)> = (2..ctx.request.args.len())
         .step_by(2)
         .map(|n| {
             let name = text(ctx.arg(n));

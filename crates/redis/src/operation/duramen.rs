@@ -9,6 +9,7 @@
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::databases;
 use crate::command::events::SET;
+use crate::command::key::Key;
 use crate::command::keys::Unnamed;
 use crate::command::row::*;
 use crate::command::served_keys::ServedKeys;
@@ -20,7 +21,7 @@ use crate::values::collection::{WRONG_TYPE, plain};
 use crate::values::string;
 use duramen_base::glob::Pattern;
 use duramen_base::ids::Level;
-use duramen_engine::{Condition, Error, Guard, KeyHash, Outcome, TableId};
+use duramen_engine::{Condition, Error, Guard, Outcome, TableId};
 use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::{IntegerText, parse_integer};
 
@@ -67,20 +68,14 @@ const ANY_KEY: Unnamed = Unnamed {
     are_read: |_, _| false,
 };
 
-pub(crate) fn read(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    read_one(ctx, guard, hashes[0], ctx.arg(1), false)
+pub(crate) fn read(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    read_one(ctx, guard, ctx.key(), false)
 }
 
 /// `is_part`: a collection is an error within a reply.
-fn read_one(
-    ctx: &mut Context<'_>,
-    guard: &Guard<'_>,
-    hash: KeyHash,
-    key: &[u8],
-    is_part: bool,
-) -> Done {
+fn read_one(ctx: &mut Context<'_>, guard: &Guard<'_>, key: Key<'_>, is_part: bool) -> Done {
     let counters = ctx.local.counters(ctx.shared);
-    match guard.read(ctx.table, hash, key)? {
+    match guard.read(key.table, key.hash, key.bytes)? {
         Some(object) => {
             counters.keyspace_hits.add(1);
             match plain(Some(object)) {
@@ -102,15 +97,14 @@ fn read_one(
     Ok(())
 }
 
-pub(crate) fn mread(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        ctx.reply().array(hashes.len());
-        for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
-            read_one(ctx, guard, *hash, key, true)?;
-            ctx.fits()?;
-        }
-        Ok(())
-    })
+pub(crate) fn mread(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let request = ctx.request;
+    ctx.reply().array(request.hashes.len());
+    for key in request.keys(ctx.table) {
+        read_one(ctx, guard, key, true)?;
+        ctx.fits()?;
+    }
+    Ok(())
 }
 
 /// Options of a write: its condition and its level.
@@ -123,7 +117,7 @@ struct WriteOptions {
 /// Condition and level of a write, from argument `from` on.
 fn parse_write_options(ctx: &Context<'_>, from: usize) -> Result<WriteOptions, Failure> {
     let (mut condition, mut level) = (None, None);
-    let mut rest = ctx.args.skip(from).into_iter();
+    let mut rest = ctx.request.args.skip(from).into_iter();
     while let Some(option) = rest.next() {
         let mut version = || {
             let text = rest.next().ok_or(SYNTAX)?;
@@ -204,14 +198,14 @@ fn condition_failed(error: Error) -> Failure {
     }
 }
 
-pub(crate) fn write(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn write(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let options = parse_write_options(ctx, 3)?;
-    let (key, value) = (ctx.arg(1), ctx.arg(2));
+    let (Key { table, hash, bytes }, value) = (ctx.key(), ctx.arg(2));
     at_level(ctx, guard, options.level, |ctx, guard, level| {
         let outcome = guard
-            .conditional_write(ctx.table, hashes[0], key, value, None, options.condition)
+            .conditional_write(table, hash, bytes, value, None, options.condition)
             .map_err(condition_failed)?;
-        ctx.notify_change(SET, key, outcome);
+        ctx.notify_change(SET, bytes, outcome);
         tell_write(&mut ctx.reply(), outcome.after, level);
         Ok(())
     })
@@ -223,38 +217,37 @@ fn tell_write(reply: &mut Encoder<'_>, version: Option<u64>, level: Level) {
     reply.bulk(level.name().as_bytes());
 }
 
-pub(crate) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    if ctx.args.len().is_multiple_of(2) {
+pub(crate) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    if ctx.request.args.len().is_multiple_of(2) {
         return Err(Failure::Text(
             "ERR wrong number of arguments for 'duramen.mwrite' command",
         ));
     }
     let level = ctx.level();
-    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        ctx.locked_for_flash(guard, hashes, |ctx, guard| {
-            ctx.reply().array(hashes.len());
-            for (n, hash) in hashes.iter().enumerate() {
-                let (key, value) = (ctx.arg(1 + 2 * n), ctx.arg(2 + 2 * n));
-                let written = ctx.part(guard, |table, guard| {
-                    guard.write(table, *hash, key, value, None)
-                });
-                match written {
-                    Ok(outcome) => {
-                        ctx.notify_change(SET, key, outcome);
-                        tell_write(&mut ctx.reply(), outcome.after, level);
-                    }
-                    Err(failure) => ctx.reply().error(failure.text()),
+    ctx.locked_for_flash(guard, |ctx, guard| {
+        let hashes = ctx.request.hashes;
+        ctx.reply().array(hashes.len());
+        for (n, hash) in hashes.iter().enumerate() {
+            let (key, value) = (ctx.arg(1 + 2 * n), ctx.arg(2 + 2 * n));
+            let written = ctx.part(guard, |table, guard| {
+                guard.write(table, *hash, key, value, None)
+            });
+            match written {
+                Ok(outcome) => {
+                    ctx.notify_change(SET, key, outcome);
+                    tell_write(&mut ctx.reply(), outcome.after, level);
                 }
+                Err(failure) => ctx.reply().error(failure.text()),
             }
-            Ok(())
-        })
+        }
+        Ok(())
     })
 }
 
-pub(crate) fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let options = parse_write_options(ctx, 2)?;
     at_level(ctx, guard, options.level, |ctx, guard, level| {
-        let outcome = remove_if(ctx, guard, hashes[0], options.condition)?;
+        let outcome = remove_if(ctx, guard, options.condition)?;
         ctx.notify_removal(ctx.arg(1), outcome);
         tell_removed(&mut ctx.reply(), outcome.before, level);
         Ok(())
@@ -264,11 +257,11 @@ pub(crate) fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
 fn remove_if(
     ctx: &Context<'_>,
     guard: &mut Guard<'_>,
-    hash: KeyHash,
     condition: Condition,
 ) -> Result<Outcome, Failure> {
+    let key = ctx.key();
     let mut failed = None;
-    let outcome = guard.update(ctx.table, hash, ctx.arg(1), |found, _| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, _| {
         let current = found.map(|object| object.version);
         let holds = match condition {
             Condition::Always => true,
@@ -298,24 +291,23 @@ fn tell_removed(reply: &mut Encoder<'_>, version: Option<u64>, level: Level) {
     }
 }
 
-pub(crate) fn mremove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn mremove(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let level = ctx.level();
-    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        ctx.locked_for_flash(guard, hashes, |ctx, guard| {
-            ctx.reply().array(hashes.len());
-            for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
-                let removed = ctx.part(guard, |table, guard| guard.remove(table, *hash, key))?;
-                ctx.notify_removal(key, removed);
-                tell_removed(&mut ctx.reply(), removed.before, level);
-            }
-            Ok(())
-        })
+    ctx.locked_for_flash(guard, |ctx, guard| {
+        let hashes = ctx.request.hashes;
+        ctx.reply().array(hashes.len());
+        for (hash, key) in hashes.iter().zip(ctx.request.args.skip(1)) {
+            let removed = ctx.part(guard, |table, guard| guard.remove(table, *hash, key))?;
+            ctx.notify_removal(key, removed);
+            tell_removed(&mut ctx.reply(), removed.before, level);
+        }
+        Ok(())
     })
 }
 
-pub(crate) fn incrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn incrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let by = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
-    let (sum, version) = string::add_integer(ctx, guard, hashes[0], by)?;
+    let (sum, version) = string::add_integer(ctx, guard, by)?;
     let mut reply = ctx.reply();
     reply.array(2);
     reply.integer(sum);
@@ -323,12 +315,8 @@ pub(crate) fn incrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     Ok(())
 }
 
-pub(crate) fn incrbyfloat(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    let (text, version) = string::add_float(ctx, guard, hashes[0])?;
+pub(crate) fn incrbyfloat(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let (text, version) = string::add_float(ctx, guard)?;
     let mut reply = ctx.reply();
     reply.array(2);
     reply.bulk(&text);
@@ -337,10 +325,10 @@ pub(crate) fn incrbyfloat(
 }
 
 /// `DURAMEN.SCAN cursor [MATCH pattern] [COUNT n]` → [cursor, [key, value, version, …]].
-pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
+pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let cursor = parse_cursor(ctx.arg(1))?;
     let (mut pattern, mut count) = (None, 10usize);
-    let mut rest = ctx.args.skip(2).into_iter();
+    let mut rest = ctx.request.args.skip(2).into_iter();
     while let Some(option) = rest.next() {
         let value = rest.next().ok_or(SYNTAX)?;
         if option.eq_ignore_ascii_case(b"match") {
@@ -437,9 +425,11 @@ pub(crate) fn table_create(ctx: &mut Context<'_>) -> Done {
             "ERR the name `db0` is kept: the table of database 0 is called `default`",
         ));
     }
-    let level = match (ctx.args.get(3), ctx.args.get(4)) {
+    let level = match (ctx.request.args.get(3), ctx.request.args.get(4)) {
         (None, _) => None,
-        (Some(word), Some(level)) if ctx.args.len() == 5 && word.eq_ignore_ascii_case(b"level") => {
+        (Some(word), Some(level))
+            if ctx.request.args.len() == 5 && word.eq_ignore_ascii_case(b"level") =>
+        {
             Some(parse_level(ctx, level)?)
         }
         _ => return Err(SYNTAX),

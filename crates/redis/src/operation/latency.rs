@@ -83,7 +83,7 @@ pub(crate) fn history(ctx: &mut Context<'_>) -> Done {
 
 /// Of the named events, or of all; replies with the number of those that had samples.
 pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
-    let names = ctx.args.skip(2);
+    let names = ctx.request.args.skip(2);
     let is_named = |event: &Event| {
         let mut names = names.iter();
         names.any(|name| name == event.name().as_bytes())
@@ -187,7 +187,7 @@ fn remedy(event: Event) -> &'static str {
 /// subcommands.
 pub(crate) fn histogram(ctx: &mut Context<'_>) -> Done {
     ctx.count_up_to_now();
-    let names = ctx.args.skip(2);
+    let names = ctx.request.args.skip(2);
     if names.len() > NAMES_MAX {
         return Err(Failure::Text("ERR more than 1024 names of commands"));
     }

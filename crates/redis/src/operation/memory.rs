@@ -5,7 +5,7 @@ use super::info;
 use crate::command::context::{Context, Done, NOT_AN_INTEGER, SYNTAX};
 use crate::command::row::*;
 use duramen_config::process;
-use duramen_engine::{Guard, KeyHash, MemoryReport};
+use duramen_engine::{Guard, MemoryReport};
 use duramen_wire::resp::number::parse_integer;
 
 #[rustfmt::skip] // They are rows of a table.
@@ -28,8 +28,9 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::NONE, Effect::Acts, Secrets::None, Run::Store(help)),
 ];
 
-pub(crate) fn usage(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    match ctx.args.len() {
+pub(crate) fn usage(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
+    match ctx.request.args.len() {
         3 => {}
         5 if ctx.arg(3).eq_ignore_ascii_case(b"samples") => {
             if parse_integer(ctx.arg(4)).ok_or(NOT_AN_INTEGER)? < 0 {
@@ -38,7 +39,7 @@ pub(crate) fn usage(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         }
         _ => return Err(SYNTAX),
     }
-    match guard.footprint_bytes(ctx.table, hashes[0], ctx.arg(2))? {
+    match guard.footprint_bytes(key.table, key.hash, key.bytes)? {
         Some(bytes) => ctx.integer(bytes as i64),
         None => ctx.null(),
     }

@@ -83,9 +83,9 @@ pub(crate) fn save(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn bgsave(ctx: &mut Context<'_>) -> Done {
-    let schedule = match ctx.args.get(1) {
+    let schedule = match ctx.request.args.get(1) {
         None => false,
-        Some(word) if ctx.args.len() == 2 && word.eq_ignore_ascii_case(b"schedule") => true,
+        Some(word) if ctx.request.args.len() == 2 && word.eq_ignore_ascii_case(b"schedule") => true,
         Some(_) => return Err(SYNTAX),
     };
     let durability = own_copy(ctx.shared)?;
@@ -121,11 +121,15 @@ pub(crate) fn snapshot(ctx: &mut Context<'_>) -> Done {
         )
         .into());
     }
-    let option = ctx.args.get(2).map(|word| word.to_ascii_uppercase());
-    let target = match (option.as_deref(), ctx.args.get(3)) {
+    let option = ctx
+        .request
+        .args
+        .get(2)
+        .map(|word| word.to_ascii_uppercase());
+    let target = match (option.as_deref(), ctx.request.args.get(3)) {
         (None, _) => Target::Directory(dir),
         (Some(b"REPLACE"), None) => Target::Replacing(dir),
-        (Some(b"KEEP"), Some(number)) if ctx.args.len() == 4 => Target::Numbered {
+        (Some(b"KEEP"), Some(number)) if ctx.request.args.len() == 4 => Target::Numbered {
             folder: dir,
             keep: parse_integer(number)
                 .and_then(|number| usize::try_from(number).ok())

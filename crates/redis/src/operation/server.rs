@@ -83,13 +83,13 @@ pub(crate) fn replicaof(ctx: &mut Context<'_>) -> Done {
     let is_end = ctx.arg(1).eq_ignore_ascii_case(b"no") && ctx.arg(2).eq_ignore_ascii_case(b"one");
     match is_end {
         true => ctx.ok(),
-        false => Err(ctx.spec.refusal(WHY_REPLICATION).into()),
+        false => Err(ctx.request.spec.refusal(WHY_REPLICATION).into()),
     }
 }
 
 pub(crate) fn shutdown(ctx: &mut Context<'_>) -> Done {
     let (mut save, mut nosave, mut now, mut abort, mut force) = (false, false, false, false, false);
-    for option in ctx.args.skip(1) {
+    for option in ctx.request.args.skip(1) {
         let flag = match option.to_ascii_lowercase().as_slice() {
             b"save" => &mut save,
             b"nosave" => &mut nosave,

@@ -21,12 +21,12 @@ pub(crate) const COMMANDS: &[Spec] = &[
 ];
 
 pub(crate) fn get(ctx: &mut Context<'_>) -> Done {
-    if ctx.args.len() > 3 {
+    if ctx.request.args.len() > 3 {
         return Err(Failure::Text(
             "ERR unknown subcommand or wrong number of arguments for 'GET'. Try SLOWLOG HELP.",
         ));
     }
-    let count = match ctx.args.get(2) {
+    let count = match ctx.request.args.get(2) {
         None => 10,
         Some(text) => {
             let count = parse_integer(text).filter(|count| *count >= -1);

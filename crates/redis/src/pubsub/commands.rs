@@ -95,7 +95,7 @@ pub(crate) fn effects_first(ctx: &Context<'_>) -> Done {
 
 fn subscribe_to(ctx: &mut Context<'_>, kind: Kind) -> Done {
     effects_first(ctx)?;
-    let names = ctx.args.skip(1);
+    let names = ctx.request.args.skip(1);
     if kind == Kind::Pattern {
         for pattern in names {
             compiled(Some(pattern))?;
@@ -130,8 +130,8 @@ fn too_many() -> Failure {
 fn unsubscribe_from(ctx: &mut Context<'_>, kind: Kind) -> Done {
     effects_first(ctx)?;
     let word = words(kind).1;
-    if ctx.args.len() > 1 {
-        end_each(ctx, kind, ctx.args.skip(1).into_iter());
+    if ctx.request.args.len() > 1 {
+        end_each(ctx, kind, ctx.request.args.skip(1).into_iter());
     } else {
         let subscriptions = ctx.client.subscriptions.as_ref();
         let names = subscriptions.map(|all| all.names(kind).cloned().collect::<Vec<_>>());
@@ -307,7 +307,7 @@ pub(crate) fn spublish(ctx: &mut Context<'_>) -> Done {
 /// Replies with the channels that have subscribers and match argument 2.
 fn write_channels(ctx: &mut Context<'_>, kind: Kind) -> Done {
     at_most_one(ctx)?;
-    let pattern = compiled(ctx.args.get(2))?;
+    let pattern = compiled(ctx.request.args.get(2))?;
     let pattern = pattern.as_ref();
     let matches = |name: &[u8]| pattern.is_none_or(|pattern| pattern.matches(name));
     let channels = ctx.shared.pubsub.channels(kind, matches);
@@ -318,7 +318,7 @@ fn write_channels(ctx: &mut Context<'_>, kind: Kind) -> Done {
 }
 
 fn at_most_one(ctx: &Context<'_>) -> Done {
-    if ctx.args.len() <= 3 {
+    if ctx.request.args.len() <= 3 {
         return Ok(());
     }
     let sub = String::from_utf8_lossy(ctx.arg(1));
@@ -330,7 +330,7 @@ fn at_most_one(ctx: &Context<'_>) -> Done {
 
 /// Replies with the number of subscribers of each channel from argument 2 on.
 fn write_numbers(ctx: &mut Context<'_>, kind: Kind) -> Done {
-    let (channels, registry) = (ctx.args.skip(2), &ctx.shared.pubsub);
+    let (channels, registry) = (ctx.request.args.skip(2), &ctx.shared.pubsub);
     let mut reply = ctx.reply();
     reply.array(2 * channels.len());
     for channel in channels {

@@ -43,7 +43,7 @@ const NO_SCRIPT: Failure = Failure::Text("NOSCRIPT No matching script. Please us
 /// Number of keys, argument 2.
 pub(crate) fn keys(ctx: &Context<'_>, not_a_number: Failure) -> Result<usize, Failure> {
     let number = parse_integer(ctx.arg(2)).ok_or(not_a_number)?;
-    if number > ctx.args.len() as i64 - 3 {
+    if number > ctx.request.args.len() as i64 - 3 {
         return Err(Failure::Text(
             "ERR Number of keys can't be greater than number of args",
         ));
@@ -101,7 +101,7 @@ pub(crate) fn load(ctx: &mut Context<'_>) -> Done {
 
 pub(crate) fn exists(ctx: &mut Context<'_>) -> Done {
     let cache = &ctx.shared.scripts.cache;
-    let names = ctx.args.skip(2).into_iter();
+    let names = ctx.request.args.skip(2).into_iter();
     let known: Vec<bool> = names.map(|name| cache.get(name).is_some()).collect();
     let mut reply = ctx.reply();
     reply.array(known.len());
@@ -114,7 +114,7 @@ pub(crate) fn exists(ctx: &mut Context<'_>) -> Done {
 pub(crate) fn flush(ctx: &mut Context<'_>) -> Done {
     let is_mode =
         |arg: &[u8]| arg.eq_ignore_ascii_case(b"sync") || arg.eq_ignore_ascii_case(b"async");
-    if ctx.args.len() > 3 || ctx.args.get(2).is_some_and(|arg| !is_mode(arg)) {
+    if ctx.request.args.len() > 3 || ctx.request.args.get(2).is_some_and(|arg| !is_mode(arg)) {
         return Err(Failure::Text(
             "ERR SCRIPT FLUSH only support SYNC|ASYNC option",
         ));

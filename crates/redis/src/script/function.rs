@@ -85,7 +85,7 @@ pub(crate) fn fcall_ro(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
 }
 
 pub(crate) fn load(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
-    let last = ctx.args.len() - 1;
+    let last = ctx.request.args.len() - 1;
     let mut replace = false;
     for at in 2..last {
         match ctx.arg(at) {
@@ -114,10 +114,15 @@ pub(crate) fn load(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
 }
 
 pub(crate) fn restore(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
-    if ctx.args.len() > 4 {
+    if ctx.request.args.len() > 4 {
         return Err(wrong_number(ctx));
     }
-    let policy = ctx.args.get(3).unwrap_or(b"append").to_ascii_lowercase();
+    let policy = ctx
+        .request
+        .args
+        .get(3)
+        .unwrap_or(b"append")
+        .to_ascii_lowercase();
     let (flush, replace) = match policy.as_slice() {
         b"append" => (false, false),
         b"replace" => (false, true),
@@ -353,12 +358,12 @@ pub(crate) fn delete(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
 }
 
 pub(crate) fn flush(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
-    if ctx.args.len() > 3 {
+    if ctx.request.args.len() > 3 {
         return Err(wrong_number(ctx));
     }
     let is_mode =
         |arg: &[u8]| arg.eq_ignore_ascii_case(b"sync") || arg.eq_ignore_ascii_case(b"async");
-    if ctx.args.get(2).is_some_and(|arg| !is_mode(arg)) {
+    if ctx.request.args.get(2).is_some_and(|arg| !is_mode(arg)) {
         return Err(Failure::Text(
             "ERR FUNCTION FLUSH only supports SYNC|ASYNC option",
         ));
@@ -381,13 +386,13 @@ fn wrong_number(ctx: &Context<'_>) -> Failure {
 pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     let (mut with_code, mut pattern) = (false, None);
     let mut at = 2;
-    while let Some(option) = ctx.args.get(at) {
+    while let Some(option) = ctx.request.args.get(at) {
         at += 1;
         if !with_code && option.eq_ignore_ascii_case(b"withcode") {
             with_code = true;
         } else if pattern.is_none() && option.eq_ignore_ascii_case(b"libraryname") {
             let missing = Failure::Text("ERR library name argument was not given");
-            pattern = Some(ctx.args.get(at).ok_or(missing)?);
+            pattern = Some(ctx.request.args.get(at).ok_or(missing)?);
             at += 1;
         } else {
             let option = String::from_utf8_lossy(option);

@@ -47,6 +47,8 @@ impl Outside {
         ctx.local.in_exec = self.in_exec;
         ctx.local.exec_dbs = self.exec_dbs;
         ctx.turn.room.bytes_max = self.room_bytes_max;
-        ctx.local.meter.end_inner(ctx.spec.number, self.begun);
+        ctx.local
+            .meter
+            .end_inner(ctx.request.spec.number, self.begun);
     }
 }

@@ -24,7 +24,14 @@ pub(crate) fn check_place(
         return Ok(());
     }
     let told = (&*view, ctx.client.has_tls());
-    routing::find(told, Some(guard), ctx.table, ctx.spec, &ctx.args, &[])?;
+    routing::find(
+        told,
+        Some(guard),
+        ctx.table,
+        ctx.request.spec,
+        &ctx.request.args,
+        &[],
+    )?;
     *placed = Some((ctx.table, view));
     Ok(())
 }
@@ -45,7 +52,7 @@ pub(crate) fn place(
         return Ok(());
     };
     let mut search = RouteSearch::new(&view, ctx.client.has_tls());
-    if let Some(at) = ctx.spec.key_positions(&ctx.args).next() {
+    if let Some(at) = ctx.request.key_positions().next() {
         let key = ctx.arg(at);
         search.key(ctx.table, key, guard.hash(key));
     }

@@ -23,7 +23,7 @@ use crate::command::outcome::{Abandoned, aborted};
 use crate::command::permit::Permit;
 use crate::command::refusal::{NO_AUTH, Refusal, denial_text};
 use crate::command::routing::NotServed;
-use crate::command::spec::Spec;
+use crate::command::spec::{Request, Spec};
 use crate::command::store_access::Access;
 use crate::command::{GROUP_KEYS, databases as places, pause};
 use crate::monitor;
@@ -130,7 +130,7 @@ pub(crate) fn run(
 
 /// Copies of very many arguments take a part of the slice.
 fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
-    let texts = ctx.args.skip(3);
+    let texts = ctx.request.args.skip(3);
     let since = (texts.len() > GROUP_KEYS).then(Instant::now);
     Box::new(Job {
         program: call.program.clone(),
@@ -284,7 +284,7 @@ fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, call: &Call<'_>)
         return stands;
     }
     let guard = session.pin();
-    let positions = ctx.spec.key_positions(&ctx.args);
+    let positions = ctx.request.key_positions();
     let keys: Vec<KeyHash> = positions.map(|at| guard.hash(ctx.arg(at))).collect();
     drop(guard);
     drafted::stands_in_line(ctx, keys.iter().copied())
@@ -421,7 +421,7 @@ fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) ->
     }
     if running.long.is_none() {
         let scripts = &ctx.shared.scripts;
-        let long = scripts.begin_long(call.program, ctx.args, running.started);
+        let long = scripts.begin_long(call.program, ctx.request.args, running.started);
         running.long = Some(long);
     }
     report(ctx, call, &mut running);
@@ -516,7 +516,7 @@ fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
         let text = String::from_utf8_lossy(outcome.reply.get(1..).unwrap_or_default());
         // Refusals of its commands were counted when it ran them.
         ctx.local.note_error_of_script(ctx.shared, text.trim_end());
-        let command = ctx.local.command(ctx.shared, ctx.spec.number);
+        let command = ctx.local.command(ctx.shared, ctx.request.spec.number);
         command.failed.add(1);
     }
     ctx.out.extend_from_slice(&outcome.reply);
@@ -668,9 +668,7 @@ fn command_in(
         monitor::feed_script(ctx.shared, ctx.client, spec, &args);
     }
     let mut inner = Context {
-        args,
-        permit,
-        spec,
+        request: Request { spec, args, hashes },
         commands: ctx.commands,
         client: &mut *ctx.client,
         out: &mut out,
@@ -680,7 +678,7 @@ fn command_in(
         table,
         locked: true,
     };
-    inner.run_in_script(guard, hashes)?;
+    inner.run_in_script(permit, guard)?;
     if spec.has(flag::PUBLISHES) && out.first() == Some(&b':') {
         let receivers = ctx.shared.pubsub.receivers(args.get(1).unwrap_or_default());
         out = format!(":{receivers}\r\n").into_bytes();
@@ -717,7 +715,7 @@ fn admit(
             acl::note_denied(ctx.shared, ctx.client, spec, args, denied, "lua");
             audit::record(ctx.shared, ctx.client, spec, args, Audited::Denied);
             let user = ctx.client.user_name();
-            let text = denial_text(denied, user, spec);
+            let text = denial_text(denied, user, spec.name);
             let text = text.strip_prefix("NOPERM ").unwrap_or(&text);
             return Ok(Err(format!("NOPERM ACL failure in script: {text}")));
         }

@@ -68,7 +68,7 @@ struct Options<'a> {
 
 fn parse<'a>(ctx: &Context<'a>) -> Result<Options<'a>, Failure> {
     let mut options = Options::default();
-    let mut rest = ctx.args.skip(3).into_iter();
+    let mut rest = ctx.request.args.skip(3).into_iter();
     while let Some(option) = rest.next() {
         match option.to_ascii_lowercase().as_slice() {
             b"redirect" if rest.len() > 0 => {
@@ -244,7 +244,7 @@ pub(crate) fn caching(ctx: &mut Context<'_>) -> Done {
              OPTOUT mode enabled",
         ));
     };
-    match (ctx.args.get(2), tracking.scope) {
+    match (ctx.request.args.get(2), tracking.scope) {
         (Some(how), Scope::OptIn) if how.eq_ignore_ascii_case(b"yes") => tracking.caching = true,
         (Some(how), Scope::OptOut) if how.eq_ignore_ascii_case(b"no") => tracking.caching = true,
         (Some(how), _) if how.eq_ignore_ascii_case(b"yes") => {
@@ -330,7 +330,7 @@ impl Context<'_> {
 #[cold]
 pub(crate) fn note_reads(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) -> Done {
     // A script reads by its commands.
-    let reads = ctx.spec.has(flag::READONLY) && !ctx.spec.has(flag::SCRIPTING);
+    let reads = ctx.request.spec.has(flag::READONLY) && !ctx.request.spec.has(flag::SCRIPTING);
     if !ctx.remembers() || !reads {
         return Ok(());
     }
@@ -348,9 +348,15 @@ pub(crate) fn note_reads(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) -> 
     let client = (ctx.client.id(), ctx.client.record().thread);
     let (tracking, threads) = (&ctx.shared.tracking, &ctx.shared.threads);
     let own = &mut ctx.client.tracking;
-    for (n, position) in ctx.spec.key_positions(&ctx.args).enumerate() {
-        let key = ctx.args.get(position).unwrap_or_default();
-        if !ctx.spec.keys.access(&ctx.args, n).is_of_key() {
+    for (n, position) in ctx.request.key_positions().enumerate() {
+        let key = ctx.request.args.get(position).unwrap_or_default();
+        if !ctx
+            .request
+            .spec
+            .keys
+            .access(&ctx.request.args, n)
+            .is_of_key()
+        {
             continue;
         }
         let remember = || {

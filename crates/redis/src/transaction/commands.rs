@@ -2,11 +2,12 @@
 
 use super::{exchanges, exec, since};
 use crate::command::context::{Context, Done, Failure};
+use crate::command::key::Key;
 use crate::command::routing::{NotServed, UNSERVED};
 use crate::command::row::*;
 use crate::state::client::{gate, shown};
 use crate::state::transaction::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
-use duramen_engine::{Guard, KeyHash};
+use duramen_engine::Guard;
 
 #[rustfmt::skip] // They are rows of a table.
 pub(crate) const COMMANDS: &[Spec] = &[
@@ -45,36 +46,33 @@ fn discard(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     if ctx.client.in_multi() {
         return Err(Failure::Text("ERR WATCH inside MULTI is not allowed"));
     }
     let view = ctx.view(guard);
-    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
-            let (db, table) = (ctx.client.db, ctx.table);
-            if ctx.client.watched.has(table, key) {
-                continue;
-            }
-            let since = since(view.as_deref(), table, key, *hash);
-            if view.is_some() && since.is_none() {
-                // It has left since it was routed. EXEC could not tell that it changes elsewhere.
-                return Err(NotServed::NotNow(UNSERVED).into());
-            }
-            let watched = Watched {
-                db,
-                exchanges: exchanges(ctx.shared, db),
-                stamp: guard.stamp(table, *hash, key)?,
-                since,
-            };
-            if !ctx.client.watched.add(table, key, watched) {
-                return Err(Failure::from(format!(
-                    "ERR more than {WATCHED_MAX} watched keys, or more than {WATCHED_BYTES_MAX} bytes of them"
-                )));
-            }
+    for key in ctx.request.keys(ctx.table) {
+        let (db, Key { table, hash, bytes }) = (ctx.client.db, key);
+        if ctx.client.watched.has(table, bytes) {
+            continue;
         }
-        Ok(())
-    })?;
+        let since = since(view.as_deref(), key);
+        if view.is_some() && since.is_none() {
+            // It has left since it was routed. EXEC could not tell that it changes elsewhere.
+            return Err(NotServed::NotNow(UNSERVED).into());
+        }
+        let watched = Watched {
+            db,
+            exchanges: exchanges(ctx.shared, db),
+            stamp: guard.stamp(table, hash, bytes)?,
+            since,
+        };
+        if !ctx.client.watched.add(table, bytes, watched) {
+            return Err(Failure::from(format!(
+                "ERR more than {WATCHED_MAX} watched keys, or more than {WATCHED_BYTES_MAX} bytes of them"
+            )));
+        }
+    }
     ctx.ok()
 }
 

@@ -23,6 +23,7 @@ use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::command::drafted::{self, KeyPlace};
 use crate::command::flag;
 use crate::command::growth::Planned;
+use crate::command::key::Key;
 use crate::command::outcome::{Abandoned, aborted};
 use crate::command::permit::Permit;
 use crate::command::room::Planner;
@@ -87,12 +88,16 @@ impl<'t> Queue<'t> {
 
     /// The keys whose data step `n` uses: no others are locked, or may be read under the locks
     /// (transaction::T8).
-    fn data_of(self, n: usize) -> impl Iterator<Item = (TableId, KeyHash, &'t [u8])> {
+    fn data_of(self, n: usize) -> impl Iterator<Item = Key<'t>> {
         let (step, args) = (self.steps.get(n), self.args(n));
         let keys = step.map(|step| self.spec(step).data_positions(&args).zip(self.hashes_of(n)));
         let table = step.map_or(DROPPED, |step| step.table);
         let keys = keys.into_iter().flatten();
-        keys.map(move |(at, hash)| (table, *hash, args.get(at).unwrap_or_default()))
+        keys.map(move |(at, hash)| Key {
+            table,
+            hash: *hash,
+            bytes: args.get(at).unwrap_or_default(),
+        })
     }
 
     /// The hashes of the keys of step `n`.
@@ -130,7 +135,7 @@ pub(crate) fn exec(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     let done = run_queue(ctx, access);
     // Monitors see it behind the queued commands. It is shown again if its queue is still there.
     if ctx.shared.commands.gate() & global::MONITORED != 0 && !ctx.client.in_multi() {
-        monitor::feed(ctx.shared, ctx.client, ctx.spec, &ctx.args);
+        monitor::feed(ctx.shared, ctx.client, ctx.request.spec, &ctx.request.args);
     }
     done
 }
@@ -667,8 +672,8 @@ fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, may_stop: boo
             };
             growth.plan(&mut planner, &planned);
         } else if plans_reads && read_bytes <= slices::READ_BYTES_MAX {
-            for (table, hash, key) in queue.data_of(n) {
-                let found = guard.read(table, hash, key).ok().flatten();
+            for key in queue.data_of(n) {
+                let found = guard.read(key.table, key.hash, key.bytes).ok().flatten();
                 read_bytes += found.map_or(0, |object| object.value.len());
             }
         }
@@ -691,13 +696,13 @@ fn warm(ctx: &mut Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, watched: &Wa
     let targets = targets(guard, queue);
     let watched = watched
         .iter()
-        .map(|(table, key, _)| (table, guard.hash(key), key));
+        .map(|(table, key, _)| Key::of(guard, table, key));
     ctx.warm(guard, declared.chain(targets).chain(watched))
 }
 
 /// The version since which this member serves a key; None: it does not, or it is in no cluster.
-fn since(view: Option<&View>, table: TableId, key: &[u8], hash: KeyHash) -> Option<TabletsVersion> {
-    view?.serves_since(table, hash.route(key))
+fn since(view: Option<&View>, key: Key<'_>) -> Option<TabletsVersion> {
+    view?.serves_since(key.table, key.hash.route(key.bytes))
 }
 
 /// Whether a watched key changed since it was watched. A key that another member served meanwhile
@@ -716,11 +721,11 @@ fn changed(
             // SWAPDB put another table there.
             return Ok(true);
         }
-        let hash = guard.hash(key);
-        if since(view, table, key, hash) != one.since {
+        let key = Key::of(guard, table, key);
+        if since(view, key) != one.since {
             return Ok(true);
         }
-        match guard.stamp(table, hash, key) {
+        match guard.stamp(table, key.hash, key.bytes) {
             Ok(stamp) if one.stamp.still_holds(&stamp) => {}
             Ok(_) | Err(Error::NoSuchTable(_)) => return Ok(true),
             Err(error) => return Err(error),

@@ -2,22 +2,20 @@
 //! damaged; and if it is alone in the store, whether one of its keys has gone to flash.
 
 use super::Queue;
-use duramen_engine::{Error, Guard, KeyHash, TableId};
+use crate::command::key::Key;
+use duramen_engine::{Error, Guard};
 use std::collections::HashSet;
 
 /// The check of an entry that is longer takes some microseconds: it is not made twice.
 const LONG_BYTES: u64 = 16 << 10;
 
 /// The keys that COPY and MOVE write to.
-pub(super) fn targets<'t>(
-    guard: &Guard<'_>,
-    queue: Queue<'t>,
-) -> impl Iterator<Item = (TableId, KeyHash, &'t [u8])> {
+pub(super) fn targets<'t>(guard: &Guard<'_>, queue: Queue<'t>) -> impl Iterator<Item = Key<'t>> {
     queue.iter().filter_map(move |(step, args)| {
         let key = args
             .get(queue.spec(step).names.moved_key()?)
             .unwrap_or_default();
-        Some((step.target.unwrap_or(step.table), guard.hash(key), key))
+        Some(Key::of(guard, step.target.unwrap_or(step.table), key))
     })
 }
 
@@ -25,9 +23,7 @@ pub(super) fn targets<'t>(
 pub(super) fn warm_alone(guard: &Guard<'_>, queue: Queue<'_>) -> Result<(), Error> {
     let keys = (0..queue.steps.len()).flat_map(|n| queue.data_of(n));
     let keys = keys.chain(targets(guard, queue));
-    guard
-        .pin()
-        .warm_alone(keys.map(|(table, hash, _)| (table, hash)))
+    guard.pin().warm_alone(keys.map(|key| key.place()))
 }
 
 /// verified::V5: nothing of the transaction is done if it writes to a damaged key. The commands
@@ -42,14 +38,14 @@ pub(super) fn check_written(guard: &Guard<'_>, queue: Queue<'_>) -> Result<(), E
         .flat_map(|n| queue.data_of(n))
         .chain(targets(guard, queue));
     let mut long = HashSet::new();
-    for (table, hash, key) in keys {
-        if !long.is_empty() && long.contains(&(table, hash, key)) {
+    for key in keys {
+        if !long.is_empty() && long.contains(&key) {
             continue;
         }
         let before = guard.pin().work().met_bytes();
-        guard.pin().check_sound(table, hash, key)?;
+        guard.pin().check_sound(key.table, key.hash, key.bytes)?;
         if guard.pin().work().met_bytes() - before > LONG_BYTES {
-            long.insert((table, hash, key));
+            long.insert(key);
         }
     }
     Ok(())

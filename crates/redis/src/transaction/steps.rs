@@ -6,7 +6,8 @@ use crate::access::{commands as acl, record as audit};
 use crate::command::context::Context;
 use crate::command::kinds::{may_take_long, only_answers};
 use crate::command::outcome::Abandoned;
-use crate::command::spec::Spec;
+use crate::command::permit::Permit;
+use crate::command::spec::{Request, Spec};
 use crate::monitor;
 use crate::state::access::audit::Outcome;
 use crate::state::client::Client;
@@ -14,7 +15,7 @@ use crate::state::db::{DROPPED, Db};
 use crate::state::local::Local;
 use crate::state::shared::commands::global;
 use duramen_config::clock;
-use duramen_engine::{Guard, KeyHash, TableId};
+use duramen_engine::{Guard, TableId};
 use duramen_wire::resp::Args;
 use std::time::Duration;
 
@@ -54,12 +55,12 @@ fn show(ctx: &Context<'_>, spec: &'static Spec, args: &Args<'_>) {
 /// Nothing of the EXEC is to be done.
 fn run_step(
     step: &mut Context<'_>,
+    permit: Permit,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     taken: &mut Duration,
 ) -> Result<(), Abandoned> {
-    if !may_take_long(step.spec) {
-        return step.run_queued(guard, hashes);
+    if !may_take_long(step.request.spec) {
+        return step.run_queued(permit, guard);
     }
     if *taken > REPORTS_IN_EXEC_MAX {
         step.reply().error(
@@ -68,7 +69,7 @@ fn run_step(
         return Ok(());
     }
     let since = clock::thread_time();
-    let ended = step.run_queued(guard, hashes);
+    let ended = step.run_queued(permit, guard);
     *taken += clock::thread_time().saturating_sub(since);
     ended
 }
@@ -119,9 +120,11 @@ pub(super) fn run_steps(
         }
         show(ctx, spec, &args);
         let mut inner = Context {
-            args,
-            permit,
-            spec,
+            request: Request {
+                spec,
+                args,
+                hashes: queue.hashes_of(n),
+            },
             commands: ctx.commands,
             client: &mut *ctx.client,
             out: &mut *ctx.out,
@@ -131,7 +134,7 @@ pub(super) fn run_steps(
             table,
             locked: true,
         };
-        ended = run_step(&mut inner, guard, queue.hashes_of(n), &mut taken);
+        ended = run_step(&mut inner, permit, guard, &mut taken);
         if ended.is_err() {
             break;
         }
@@ -141,7 +144,7 @@ pub(super) fn run_steps(
         }
     }
     ctx.local.in_exec = false;
-    ctx.local.meter.end_inner(ctx.spec.number, begun);
+    ctx.local.meter.end_inner(ctx.request.spec.number, begun);
     // Every step counted itself; the group counts EXEC itself.
     ctx.local
         .counters(ctx.shared)

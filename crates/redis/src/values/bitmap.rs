@@ -9,7 +9,7 @@ use crate::command::events::{EventName, SET};
 use crate::command::row::*;
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_config::EventClasses;
-use duramen_engine::{Decision, Guard, KeyHash};
+use duramen_engine::{Decision, Guard};
 use duramen_types::bits::{self, Operation};
 use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
@@ -59,25 +59,18 @@ fn changes_bits(args: &Args<'_>) -> bool {
 
 const SETBIT: EventName = (EventClasses::STRING, "setbit");
 /// Reads argument 1, a plain string.
-fn string<'g>(
-    ctx: &mut Context<'_>,
-    guard: &'g Guard<'_>,
-    hashes: &[KeyHash],
-) -> Result<Option<&'g [u8]>, Failure> {
-    let hash = hashes
-        .first()
-        .copied()
-        .unwrap_or_else(|| guard.hash(ctx.arg(1)));
-    let found = guard.read(ctx.table, hash, ctx.arg(1))?;
+fn string<'g>(ctx: &mut Context<'_>, guard: &'g Guard<'_>) -> Result<Option<&'g [u8]>, Failure> {
+    let key = ctx.key();
+    let found = guard.read(key.table, key.hash, key.bytes)?;
     if found.is_none() {
-        ctx.notify_miss(ctx.arg(1));
+        ctx.notify_miss(key.bytes);
     }
     plain(found)
 }
 
-pub(crate) fn getbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn getbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let at = parse_offset(ctx.arg(2), None)?;
-    let bit = string(ctx, guard, hashes)?.is_some_and(|value| bits::bit(value, at));
+    let bit = string(ctx, guard)?.is_some_and(|value| bits::bit(value, at));
     ctx.integer(bit.into())
 }
 
@@ -85,14 +78,12 @@ pub(crate) fn getbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
 fn change<T>(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     bytes: usize,
     mut run: impl FnMut(&mut [u8]) -> T,
 ) -> Result<T, Failure> {
-    let (table, key) = (ctx.table, ctx.arg(1));
-    let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
+    let key = ctx.key();
     let mut result = Err(Failure::TooLong);
-    let outcome = guard.update(table, hash, key, |found, scratch| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, scratch| {
         let old = match plain(found) {
             Ok(old) => old.unwrap_or_default(),
             Err(failure) => {
@@ -114,26 +105,24 @@ fn change<T>(
             },
         }
     })?;
-    ctx.notify_change(SETBIT, key, outcome);
+    ctx.notify_change(SETBIT, key.bytes, outcome);
     result
 }
 
-pub(crate) fn setbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn setbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let at = parse_offset(ctx.arg(2), None)?;
     let to = match ctx.arg(3) {
         b"0" => false,
         b"1" => true,
         _ => return Err(Failure::Text("ERR bit is not an integer or out of range")),
     };
-    let before = change(ctx, guard, hashes, at / 8 + 1, |value| {
-        bits::set_bit(value, at, to)
-    })?;
+    let before = change(ctx, guard, at / 8 + 1, |value| bits::set_bit(value, at, to))?;
     ctx.integer(before.into())
 }
 
 /// Whether BITCOUNT and BITPOS count in bits instead of bytes: argument `at`.
 fn parse_unit(ctx: &Context<'_>, at: usize) -> Result<bool, Failure> {
-    match ctx.args.get(at) {
+    match ctx.request.args.get(at) {
         None => Ok(false),
         Some(unit) if unit.eq_ignore_ascii_case(b"bit") => Ok(true),
         Some(unit) if unit.eq_ignore_ascii_case(b"byte") => Ok(false),
@@ -163,8 +152,8 @@ fn bit_range(start: i64, end: i64, in_bits: bool, bytes: usize) -> Option<(usize
     })
 }
 
-pub(crate) fn bitcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let (start, end) = match ctx.args.len() {
+pub(crate) fn bitcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let (start, end) = match ctx.request.args.len() {
         2 => (0, -1),
         4 | 5 => (
             parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?,
@@ -173,30 +162,30 @@ pub(crate) fn bitcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[K
         _ => return Err(SYNTAX),
     };
     let in_bits = parse_unit(ctx, 4)?;
-    let value = string(ctx, guard, hashes)?.unwrap_or_default();
+    let value = string(ctx, guard)?.unwrap_or_default();
     let is_empty = start < 0 && end < 0 && start > end;
     let range = bit_range(start, end, in_bits, value.len()).filter(|_| !is_empty);
     let count = range.map_or(0, |(start, end)| bits::count(value, start, end));
     ctx.integer(count as i64)
 }
 
-pub(crate) fn bitpos(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn bitpos(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let wanted = match parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)? {
         0 => false,
         1 => true,
         _ => return Err(Failure::Text("ERR The bit argument must be 1 or 0.")),
     };
-    if ctx.args.len() > 6 {
+    if ctx.request.args.len() > 6 {
         return Err(SYNTAX);
     }
-    let number = |at: usize, otherwise| match ctx.args.get(at) {
+    let number = |at: usize, otherwise| match ctx.request.args.get(at) {
         Some(text) => parse_integer(text).ok_or(NOT_AN_INTEGER),
         None => Ok(otherwise),
     };
     let (start, end) = (number(3, 0)?, number(4, -1)?);
     let in_bits = parse_unit(ctx, 5)?;
-    let has_end = ctx.args.len() > 4;
-    let Some(value) = string(ctx, guard, hashes)? else {
+    let has_end = ctx.request.args.len() > 4;
+    let Some(value) = string(ctx, guard)? else {
         return ctx.integer(if wanted { -1 } else { 0 });
     };
     let Some((first, last)) = bit_range(start, end, in_bits, value.len()) else {
@@ -223,7 +212,7 @@ fn without_repeats(operation: Operation, mut sources: Vec<&[u8]>) -> Vec<&[u8]> 
     kept.copied().collect()
 }
 
-pub(crate) fn bitop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn bitop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let operation = match ctx.arg(1).to_ascii_lowercase().as_slice() {
         b"and" => Operation::And,
         b"or" => Operation::Or,
@@ -231,12 +220,12 @@ pub(crate) fn bitop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         b"not" => Operation::Not,
         _ => return Err(SYNTAX),
     };
-    if operation == Operation::Not && ctx.args.len() != 4 {
+    if operation == Operation::Not && ctx.request.args.len() != 4 {
         return Err(Failure::Text(
             "ERR BITOP NOT must be called with a single source key.",
         ));
     }
-    computed_at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, |ctx, found| {
         let mut sources = Vec::with_capacity(found.len());
         for found in found.iter().skip(1) {
             sources.push(plain(*found)?.unwrap_or_default());
@@ -263,19 +252,14 @@ fn run_step(value: &mut [u8], step: &Step) -> Option<i128> {
     Some(if shows_old { old } else { new })
 }
 
-fn run_steps(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-    only_get: bool,
-) -> Done {
-    let steps = parse_steps(&ctx.args, only_get)?;
+fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, only_get: bool) -> Done {
+    let steps = parse_steps(&ctx.request.args, only_get)?;
     let results: Vec<Option<i128>> = match end_of(&steps) {
-        Some(end) => change(ctx, guard, hashes, end.div_ceil(8), |value| {
+        Some(end) => change(ctx, guard, end.div_ceil(8), |value| {
             steps.iter().map(|step| run_step(value, step)).collect()
         })?,
         None => {
-            let value = string(ctx, guard, hashes)?.unwrap_or_default();
+            let value = string(ctx, guard)?.unwrap_or_default();
             let field = |step: &Step| Some(bits::field(value, step.form, step.at));
             steps.iter().map(field).collect()
         }
@@ -291,14 +275,10 @@ fn run_steps(
     Ok(())
 }
 
-pub(crate) fn bitfield(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    run_steps(ctx, guard, hashes, false)
+pub(crate) fn bitfield(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    run_steps(ctx, guard, false)
 }
 
-pub(crate) fn bitfield_ro(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    run_steps(ctx, guard, hashes, true)
+pub(crate) fn bitfield_ro(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    run_steps(ctx, guard, true)
 }

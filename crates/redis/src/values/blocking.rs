@@ -29,7 +29,7 @@ use crate::threads::clients::key_wait_state as state;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::waiters::WaitKey;
 use duramen_config::clock;
-use duramen_engine::{Guard, KeyHash};
+use duramen_engine::Guard;
 use duramen_types::Type;
 use duramen_types::list::End;
 use std::sync::atomic::Ordering;
@@ -119,14 +119,8 @@ impl Context<'_> {
     pub(crate) fn take_or_wait(
         &mut self,
         guard: &mut Guard<'_>,
-        hashes: &[KeyHash],
         wait: &WaitFor,
-        mut take: impl FnMut(
-            &mut Context<'_>,
-            &mut Guard<'_>,
-            &[KeyHash],
-            &[bool],
-        ) -> Result<bool, Failure>,
+        mut take: impl FnMut(&mut Context<'_>, &mut Guard<'_>, &[bool]) -> Result<bool, Failure>,
     ) -> Done {
         if let Some(failure) = self.begin_look() {
             self.client.end_key_wait(self.shared, true);
@@ -144,10 +138,10 @@ impl Context<'_> {
             Some(known) => known.deadline_ms,
             None => wait.deadline_ms,
         };
-        let keys = self.wait_keys(guard, hashes, wait);
+        let keys = self.wait_keys(wait);
         loop {
             let may_take = self.may_take(&keys);
-            match take(self, guard, hashes, &may_take) {
+            match take(self, guard, &may_take) {
                 Ok(true) => {
                     // It has not looked at the keys behind the one that it took from.
                     self.client.end_key_wait(self.shared, keys.len() > 1);
@@ -166,7 +160,7 @@ impl Context<'_> {
             }
             let entered = self.client.key_wait.as_ref();
             if entered.is_some_and(|known| known.ticket.is_some()) {
-                self.note_place(guard, hashes);
+                self.note_place();
                 let state = &self.client.record().key_wait;
                 state.store(state::WAITS, Ordering::Relaxed);
                 return Err(Failure::Unfinished(Unfinished::Waits));
@@ -218,16 +212,13 @@ impl Context<'_> {
     }
 
     /// The keys that are waited for, in the order of the request; some may be equal.
-    fn wait_keys(&self, guard: &Guard<'_>, hashes: &[KeyHash], wait: &WaitFor) -> Vec<WaitKey> {
+    fn wait_keys(&self, wait: &WaitFor) -> Vec<WaitKey> {
         let most = if wait.first_key_alone { 1 } else { usize::MAX };
-        let positions = self.spec.key_positions(&self.args).take(most);
-        let keys = positions.enumerate().map(|(n, at)| {
-            let hash = hashes.get(n).copied();
-            WaitKey {
-                table: self.table.0,
-                hash: hash.unwrap_or_else(|| guard.hash(self.arg(at))).number(),
-                kind: wait.kind as u8,
-            }
+        let keys = self.request.keys(self.table).take(most);
+        let keys = keys.map(|key| WaitKey {
+            table: key.table.0,
+            hash: key.hash.number(),
+            kind: wait.kind as u8,
         });
         keys.collect()
     }
@@ -270,18 +261,15 @@ impl Context<'_> {
     }
 
     /// In a cluster: notes since when this member serves each of the keys, which are in one slot.
-    fn note_place(&mut self, guard: &Guard<'_>, hashes: &[KeyHash]) {
+    fn note_place(&mut self) {
         if self.shared.membership().is_none() {
             return;
         }
         // Not a newer view: the look was made under this one.
         let view = self.local.views.last();
-        let positions = self.spec.key_positions(&self.args).enumerate();
-        let places = positions.map(|(n, at)| {
-            let key = self.arg(at);
-            let hash = hashes.get(n).copied().unwrap_or_else(|| guard.hash(key));
-            let route = hash.route(key);
-            (route, view.serves_since(self.table, route))
+        let places = self.request.keys(self.table).map(|key| {
+            let route = key.hash.route(key.bytes);
+            (route, view.serves_since(key.table, route))
         });
         let most = match has_bug(Bug::FirstKeyIsAll) {
             true => 1,
@@ -294,16 +282,16 @@ impl Context<'_> {
     }
 }
 
-fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], end: End) -> Done {
+fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, end: End) -> Done {
     let wait = WaitFor {
         kind: Type::List,
         first_key_alone: false,
         only_reads: false,
-        deadline_ms: parse_timeout(guard, ctx.arg(ctx.args.len() - 1))?,
+        deadline_ms: parse_timeout(guard, ctx.arg(ctx.request.args.len() - 1))?,
         late: write_null_array,
     };
-    ctx.take_or_wait(guard, hashes, &wait, |ctx, guard, hashes, may_take| {
-        list::take_first(ctx, guard, hashes, (end, 1), may_take, |ctx, key, items| {
+    ctx.take_or_wait(guard, &wait, |ctx, guard, may_take| {
+        list::take_first(ctx, guard, (end, 1), may_take, |ctx, key, items| {
             let mut reply = ctx.reply();
             reply.array(2);
             reply.bulk(key);
@@ -312,18 +300,17 @@ fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], end: En
     })
 }
 
-pub(crate) fn blpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    pop(ctx, guard, hashes, End::Head)
+pub(crate) fn blpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    pop(ctx, guard, End::Head)
 }
 
-pub(crate) fn brpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    pop(ctx, guard, hashes, End::Tail)
+pub(crate) fn brpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    pop(ctx, guard, End::Tail)
 }
 
 fn move_item(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     ends: (End, End),
     timeout: &[u8],
 ) -> Done {
@@ -338,18 +325,18 @@ fn move_item(
             false => write_null_array,
         },
     };
-    ctx.take_or_wait(guard, hashes, &wait, |ctx, guard, hashes, may_take| {
-        list::try_move(ctx, guard, hashes, ends, may_take)
+    ctx.take_or_wait(guard, &wait, |ctx, guard, may_take| {
+        list::try_move(ctx, guard, ends, may_take)
     })
 }
 
-pub(crate) fn blmove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn blmove(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let ends = (parse_end(ctx.arg(3))?, parse_end(ctx.arg(4))?);
-    move_item(ctx, guard, hashes, ends, ctx.arg(5))
+    move_item(ctx, guard, ends, ctx.arg(5))
 }
 
-pub(crate) fn brpoplpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    move_item(ctx, guard, hashes, (End::Tail, End::Head), ctx.arg(3))
+pub(crate) fn brpoplpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    move_item(ctx, guard, (End::Tail, End::Head), ctx.arg(3))
 }
 
 /// Parses the number of keys of BLMPOP and BZMPOP, argument 2.
@@ -358,10 +345,10 @@ fn parse_numkeys(ctx: &Context<'_>) -> Result<usize, Failure> {
     parse_keys(ctx, 2, too_few, SYNTAX)
 }
 
-pub(crate) fn blmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn blmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let deadline_ms = parse_timeout(guard, ctx.arg(1))?;
     let keys = parse_numkeys(ctx)?;
-    let end = parse_end(ctx.args.get(3 + keys).ok_or(SYNTAX)?)?;
+    let end = parse_end(ctx.request.args.get(3 + keys).ok_or(SYNTAX)?)?;
     let wanted = parse_pop_count(ctx, 4 + keys)?;
     let wait = WaitFor {
         kind: Type::List,
@@ -370,23 +357,23 @@ pub(crate) fn blmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
         deadline_ms,
         late: write_null_array,
     };
-    ctx.take_or_wait(guard, hashes, &wait, |ctx, guard, hashes, may_take| {
+    ctx.take_or_wait(guard, &wait, |ctx, guard, may_take| {
         let which = (end, wanted);
-        list::take_first(ctx, guard, hashes, which, may_take, list::write_popped)
+        list::take_first(ctx, guard, which, may_take, list::write_popped)
     })
 }
 
-fn zpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], highest: bool) -> Done {
+fn zpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, highest: bool) -> Done {
     let wait = WaitFor {
         kind: Type::SortedSet,
         first_key_alone: false,
         only_reads: false,
-        deadline_ms: parse_timeout(guard, ctx.arg(ctx.args.len() - 1))?,
+        deadline_ms: parse_timeout(guard, ctx.arg(ctx.request.args.len() - 1))?,
         late: write_null_array,
     };
-    ctx.take_or_wait(guard, hashes, &wait, |ctx, guard, hashes, may_take| {
+    ctx.take_or_wait(guard, &wait, |ctx, guard, may_take| {
         let which = (highest, 1);
-        zset::take_first(ctx, guard, hashes, which, may_take, |ctx, key, popped| {
+        zset::take_first(ctx, guard, which, may_take, |ctx, key, popped| {
             let mut reply = ctx.reply();
             reply.array(3);
             reply.bulk(key);
@@ -398,18 +385,18 @@ fn zpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], highes
     })
 }
 
-pub(crate) fn bzpopmin(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    zpop(ctx, guard, hashes, false)
+pub(crate) fn bzpopmin(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    zpop(ctx, guard, false)
 }
 
-pub(crate) fn bzpopmax(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    zpop(ctx, guard, hashes, true)
+pub(crate) fn bzpopmax(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    zpop(ctx, guard, true)
 }
 
-pub(crate) fn bzmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn bzmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let deadline_ms = parse_timeout(guard, ctx.arg(1))?;
     let keys = parse_numkeys(ctx)?;
-    let highest = parse_side(ctx.args.get(3 + keys).ok_or(SYNTAX)?)?;
+    let highest = parse_side(ctx.request.args.get(3 + keys).ok_or(SYNTAX)?)?;
     let wanted = parse_pop_count(ctx, 4 + keys)?;
     let wait = WaitFor {
         kind: Type::SortedSet,
@@ -418,8 +405,8 @@ pub(crate) fn bzmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
         deadline_ms,
         late: write_null_array,
     };
-    ctx.take_or_wait(guard, hashes, &wait, |ctx, guard, hashes, may_take| {
+    ctx.take_or_wait(guard, &wait, |ctx, guard, may_take| {
         let which = (highest, wanted);
-        zset::take_first(ctx, guard, hashes, which, may_take, zset::write_popped)
+        zset::take_first(ctx, guard, which, may_take, zset::write_popped)
     })
 }

@@ -8,13 +8,14 @@
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YIELDS};
 use crate::command::events::{DEL, EventName, NEW};
 use crate::command::flag;
+use crate::command::key::Key;
 use crate::command::routing::AGAIN_MS;
 use crate::command::turn::Ending;
 use crate::command::walk::{compiled, parse_cursor};
 use crate::state::client::Client;
 use duramen_base::glob::Pattern;
 use duramen_config::clock;
-use duramen_engine::{Decision, Error, Guard, KeyHash, Object, Outcome, Room};
+use duramen_engine::{Decision, Error, Guard, Object, Outcome, Room};
 use duramen_types::{Part, Parts, Text, Type, count};
 use duramen_wire::resp::number::parse_integer;
 use duramen_wire::resp::{Encoder, Room as ReplyRoom};
@@ -105,17 +106,15 @@ pub(crate) fn plain(found: Option<Object<'_>>) -> Result<Option<&[u8]>, Failure>
 pub(crate) fn read<'g>(
     ctx: &mut Context<'_>,
     guard: &'g Guard<'_>,
-    hashes: &[KeyHash],
 ) -> Result<Option<&'g [u8]>, Failure> {
-    let [hash, ..] = hashes else { return Ok(None) };
-    let key = ctx.only_key();
-    let found = guard.read(ctx.table, *hash, key)?;
+    let key = ctx.key();
+    let found = guard.read(key.table, key.hash, key.bytes)?;
     let counters = ctx.local.counters(ctx.shared);
     match found {
         Some(_) => counters.keyspace_hits.add(1),
         None => {
             counters.keyspace_misses.add(1);
-            ctx.notify_miss(ctx.only_key());
+            ctx.notify_miss(key.bytes);
         }
     }
     typed(found)
@@ -126,12 +125,11 @@ pub(crate) fn read<'g>(
 pub(crate) fn change<T>(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     event: EventName,
     run: impl FnMut(&mut Context<'_>, &mut Root<'_, '_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let (done, outcome) = change_silently(ctx, guard, hashes, run)?;
-    ctx.notify_change(event, ctx.only_key(), outcome);
+    let (done, outcome) = change_silently(ctx, guard, run)?;
+    ctx.notify_change(event, ctx.key().bytes, outcome);
     Ok(done)
 }
 
@@ -139,13 +137,11 @@ pub(crate) fn change<T>(
 pub(crate) fn change_silently<T>(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     mut run: impl FnMut(&mut Context<'_>, &mut Root<'_, '_>) -> Result<T, Failure>,
 ) -> Result<(T, Outcome), Failure> {
-    let (table, key) = (ctx.table, ctx.only_key());
-    let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
+    let key = ctx.key();
     let mut result = Err(SYNTAX);
-    let outcome = guard.update(table, hash, key, |found, scratch| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, scratch| {
         let mut change = Change::Keep;
         result = typed(found).and_then(|old| {
             let mut root = Root {
@@ -282,21 +278,16 @@ impl Write {
         }
     }
 
-    pub(crate) fn apply(
-        &self,
-        ctx: &mut Context<'_>,
-        guard: &mut Guard<'_>,
-        hash: KeyHash,
-        key: &[u8],
-    ) -> Done {
+    pub(crate) fn apply(&self, ctx: &mut Context<'_>, guard: &mut Guard<'_>, key: Key<'_>) -> Done {
+        let Key { table, hash, bytes } = key;
         let outcome = match &self.value {
             Some(value) => {
                 let value = (&value[..], self.is_typed);
-                guard.write_as(ctx.table, hash, key, value, self.expires_at_ms)?
+                guard.write_as(table, hash, bytes, value, self.expires_at_ms)?
             }
-            None => guard.remove(ctx.table, hash, key)?,
+            None => guard.remove(table, hash, bytes)?,
         };
-        self.events.add(ctx, key, outcome);
+        self.events.add(ctx, bytes, outcome);
         Ok(())
     }
 }
@@ -320,34 +311,31 @@ pub(crate) fn encoded(
 pub(crate) fn at_once(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     mut run: impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
 ) -> Done {
-    let mut positions = ctx.spec.key_positions(&ctx.args);
-    if let (Some(at), None) = (positions.next(), positions.next()) {
-        let key = ctx.arg(at);
-        let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
-        return one_at_once(ctx, guard, hash, key, &mut run);
+    let mut keys = ctx.request.keys(ctx.table);
+    if let (Some(key), None) = (keys.next(), keys.next()) {
+        return one_at_once(ctx, guard, key, &mut run);
     }
-    several_at_once(ctx, guard, hashes, |ctx, _, found| run(ctx, found))
+    several_at_once(ctx, guard, |ctx, _, found| run(ctx, found))
 }
 
 /// Makes writes whose keys are locked: all of them, or none for lack of memory.
 pub(crate) fn write_all(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    keys: &[(KeyHash, &[u8])],
+    keys: &[Key<'_>],
     writes: &[Write],
     room: &mut Room,
 ) -> Done {
     let of = |write: &Write| keys.get(write.key).copied();
     *room = Room::default();
-    for (write, (_, key)) in writes.iter().filter_map(|write| Some((write, of(write)?))) {
-        write.reserve(room, key);
+    for (write, key) in writes.iter().filter_map(|write| Some((write, of(write)?))) {
+        write.reserve(room, key.bytes);
     }
     ctx.set_aside(guard, *room)?;
-    for (write, (hash, key)) in writes.iter().filter_map(|write| Some((write, of(write)?))) {
-        write.apply(ctx, guard, hash, key)?;
+    for (write, key) in writes.iter().filter_map(|write| Some((write, of(write)?))) {
+        write.apply(ctx, guard, key)?;
     }
     Ok(())
 }
@@ -359,14 +347,13 @@ pub(crate) fn write_all(
 pub(crate) fn change_first(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     (kind, may_take): (Type, &[bool]),
     change: impl Fn(&mut Context<'_>, (usize, &[u8]), Object<'_>) -> Result<Write, Failure>,
 ) -> Result<bool, Failure> {
     let mut is_done = false;
-    at_once(ctx, guard, hashes, |ctx, found| {
+    at_once(ctx, guard, |ctx, found| {
         is_done = false;
-        let positions = ctx.spec.key_positions(&ctx.args);
+        let positions = ctx.request.key_positions();
         for ((n, found), at) in found.iter().enumerate().zip(positions) {
             let value = awaited(ctx.client, *found, kind)?;
             let (Some(value), Some(object)) = (value, *found) else {
@@ -392,7 +379,9 @@ pub(crate) fn change_first(
 /// another client has reserved it; then the turn's ending has the time at which it is shown again.
 /// For the other commands that is known before they run.
 fn is_put_off(ctx: &mut Context<'_>, key: &[u8]) -> bool {
-    if !ctx.shared.commands.has_reserved() || ctx.local.in_exec || !ctx.spec.has(flag::TAKES_FIRST)
+    if !ctx.shared.commands.has_reserved()
+        || ctx.local.in_exec
+        || !ctx.request.spec.has(flag::TAKES_FIRST)
     {
         return false;
     }
@@ -410,7 +399,6 @@ fn is_put_off(ctx: &mut Context<'_>, key: &[u8]) -> bool {
 pub(crate) fn several_at_once(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     mut run: impl FnMut(
         &mut Context<'_>,
         &Guard<'_>,
@@ -418,32 +406,25 @@ pub(crate) fn several_at_once(
     ) -> Result<Vec<Write>, Failure>,
 ) -> Done {
     let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
-    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        let positions = ctx.spec.key_positions(&ctx.args);
-        let keys: Vec<_> = hashes
-            .iter()
-            .copied()
-            .zip(positions.map(|at| ctx.arg(at)))
-            .collect();
-        let places: Vec<_> = hashes.iter().map(|hash| (ctx.table, *hash)).collect();
-        ctx.locked_for_room(guard, &places, |ctx, guard, room| {
-            ctx.out.truncate(start);
-            ctx.client.effects.truncate(effects);
-            ctx.warm_own(guard, hashes)?;
-            let read = |(hash, key): &(KeyHash, &[u8])| guard.read(ctx.table, *hash, key);
-            let found: Result<Vec<_>, Error> = keys.iter().map(read).collect();
-            let found = found?;
-            let writes = run(ctx, guard, &found)?;
-            for (n, (_, key)) in keys.iter().enumerate() {
-                if found.get(n).is_some_and(Option::is_none) && ctx.spec.looks_up(n) {
-                    ctx.notify_miss(key);
-                }
+    let keys: Vec<_> = ctx.request.keys(ctx.table).collect();
+    let places: Vec<_> = keys.iter().map(Key::place).collect();
+    ctx.locked_for_room(guard, &places, |ctx, guard, room| {
+        ctx.out.truncate(start);
+        ctx.client.effects.truncate(effects);
+        ctx.warm_own(guard)?;
+        let read = |key: &Key<'_>| guard.read(key.table, key.hash, key.bytes);
+        let found: Result<Vec<_>, Error> = keys.iter().map(read).collect();
+        let found = found?;
+        let writes = run(ctx, guard, &found)?;
+        for (n, key) in keys.iter().enumerate() {
+            if found.get(n).is_some_and(Option::is_none) && ctx.request.spec.looks_up(n) {
+                ctx.notify_miss(key.bytes);
             }
-            match writes.is_empty() {
-                true => Ok(()),
-                false => write_all(ctx, guard, &keys, &writes, room),
-            }
-        })
+        }
+        match writes.is_empty() {
+            true => Ok(()),
+            false => write_all(ctx, guard, &keys, &writes, room),
+        }
     })
 }
 
@@ -451,22 +432,20 @@ pub(crate) fn several_at_once(
 fn one_at_once(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hash: KeyHash,
-    key: &[u8],
+    key: Key<'_>,
     run: &mut impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
 ) -> Done {
-    let table = ctx.table;
-    if ctx.spec.has(flag::READONLY) {
-        let found = guard.read(table, hash, key)?;
+    if ctx.request.spec.has(flag::READONLY) {
+        let found = guard.read(key.table, key.hash, key.bytes)?;
         run(ctx, &[found])?;
         if found.is_none() {
-            ctx.notify_miss(key);
+            ctx.notify_miss(key.bytes);
         }
         return Ok(());
     }
     let (start, mut result) = (ctx.out.len(), Ok(()));
     let mut events = None;
-    let outcome = guard.update(table, hash, key, |found, scratch| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, scratch| {
         ctx.out.truncate(start);
         (result, events) = (Ok(()), None);
         let writes = run(ctx, &[found]).unwrap_or_else(|failure| {
@@ -490,11 +469,11 @@ fn one_at_once(
         }
     })?;
     result?;
-    if outcome.before.is_none() && ctx.spec.looks_up(0) {
-        ctx.notify_miss(key);
+    if outcome.before.is_none() && ctx.request.spec.looks_up(0) {
+        ctx.notify_miss(key.bytes);
     }
     if let Some(events) = events {
-        events.add(ctx, key, outcome);
+        events.add(ctx, key.bytes, outcome);
     }
     Ok(())
 }
@@ -519,7 +498,7 @@ pub(crate) fn parse_random_count(text: &[u8]) -> Result<i64, Failure> {
 /// The COUNT of LMPOP and ZMPOP, from argument `from` on; 1 without one.
 pub(crate) fn parse_pop_count(ctx: &Context<'_>, from: usize) -> Result<usize, Failure> {
     let mut wanted = None;
-    let mut rest = ctx.args.skip(from).into_iter();
+    let mut rest = ctx.request.args.skip(from).into_iter();
     while let Some(option) = rest.next() {
         if wanted.is_some() || !option.eq_ignore_ascii_case(b"count") {
             return Err(SYNTAX);
@@ -546,7 +525,7 @@ pub(crate) fn parse_keys(
         _ => return Err(too_few),
     };
     match usize::try_from(number) {
-        Ok(number) if number < ctx.args.len() - at => Ok(number),
+        Ok(number) if number < ctx.request.args.len() - at => Ok(number),
         _ => Err(too_many),
     }
 }
@@ -653,7 +632,7 @@ pub(crate) fn empty_scan(ctx: &mut Context<'_>) -> Done {
 /// The options of HSCAN, SSCAN, ZSCAN. `kind`: only HSCAN may leave out values.
 pub(crate) fn parse_scan(ctx: &Context<'_>, kind: Type) -> Result<ScanOptions, Failure> {
     let (mut pattern, mut no_values) = (None, false);
-    let mut rest = ctx.args.skip(3).into_iter();
+    let mut rest = ctx.request.args.skip(3).into_iter();
     while let Some(option) = rest.next() {
         if option.eq_ignore_ascii_case(b"count") {
             let count = parse_integer(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;

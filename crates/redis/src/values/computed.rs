@@ -19,9 +19,10 @@
 
 use super::collection::{Write, at_once, several_at_once, write_all};
 use crate::command::context::{Context, Done, Failure, YIELDS};
+use crate::command::key::Key;
 use crate::state::progress::Progress;
 use duramen_base::planted::{Bug, has_bug};
-use duramen_engine::{Error, Guard, KeyHash, Object, Stamp, TableId};
+use duramen_engine::{Error, Guard, Object, Stamp};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
@@ -79,14 +80,13 @@ type Together<'g> = (Vec<Option<Object<'g>>>, Vec<Stamp>);
 /// `None`: some have changed meanwhile.
 fn read_together<'g>(
     guard: &'g Guard<'_>,
-    table: TableId,
-    keys: &[(KeyHash, &[u8])],
+    keys: &[Key<'_>],
 ) -> Result<Option<Together<'g>>, Error> {
     let (mut found, mut stamps): Together<'g> = (Vec::new(), Vec::new());
     let mut first_of_key = HashMap::new();
-    for (hash, key) in keys {
+    for key in keys {
         let first = match keys.len() > FEW_KEYS {
-            true => *first_of_key.entry((*hash, *key)).or_insert(found.len()),
+            true => *first_of_key.entry(*key).or_insert(found.len()),
             false => found.len(),
         };
         if let (Some(object), Some(stamp)) = (found.get(first), stamps.get(first)) {
@@ -96,10 +96,10 @@ fn read_together<'g>(
             stamps.push(stamp);
             continue;
         }
-        let object = guard.read(table, *hash, key)?;
+        let object = guard.read(key.table, key.hash, key.bytes)?;
         stamps.push(match object {
             Some(Object { version, .. }) => Stamp::Present { version },
-            None => guard.stamp(table, *hash, key)?,
+            None => guard.stamp(key.table, key.hash, key.bytes)?,
         });
         found.push(object);
     }
@@ -109,23 +109,18 @@ fn read_together<'g>(
         found.is_none() && matches!(stamp, Stamp::Present { .. })
     };
     let is_whole = !found.iter().zip(&stamps).any(is_torn);
-    let holds = is_whole && still_hold(guard, table, keys, &stamps)?;
+    let holds = is_whole && still_hold(guard, keys, &stamps)?;
     Ok(holds.then_some((found, stamps)))
 }
 
 /// `stamps`: one for each key; a key that is named again has the same one again.
-fn still_hold(
-    guard: &Guard<'_>,
-    table: TableId,
-    keys: &[(KeyHash, &[u8])],
-    stamps: &[Stamp],
-) -> Result<bool, Error> {
+fn still_hold(guard: &Guard<'_>, keys: &[Key<'_>], stamps: &[Stamp]) -> Result<bool, Error> {
     let mut looked_at = HashSet::new();
-    for ((hash, key), stamp) in keys.iter().zip(stamps) {
-        if keys.len() > FEW_KEYS && !looked_at.insert((*hash, *key)) {
+    for (key, stamp) in keys.iter().zip(stamps) {
+        if keys.len() > FEW_KEYS && !looked_at.insert(*key) {
             continue;
         }
-        if !stamp.still_holds(&guard.stamp(table, *hash, key)?) {
+        if !stamp.still_holds(&guard.stamp(key.table, key.hash, key.bytes)?) {
             return Ok(false);
         }
     }
@@ -136,56 +131,51 @@ fn still_hold(
 pub(crate) fn computed_at_once(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     mut run: impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
 ) -> Done {
-    if ctx.locked || guard.draft().is_some() || ctx.spec.key_positions(&ctx.args).nth(1).is_none() {
-        return at_once(ctx, guard, hashes, run);
+    if ctx.locked || guard.draft().is_some() || ctx.request.key_positions().nth(1).is_none() {
+        return at_once(ctx, guard, run);
     }
-    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        let positions = ctx.spec.key_positions(&ctx.args);
-        let keys = positions.map(|at| ctx.arg(at));
-        let keys: Vec<_> = hashes.iter().copied().zip(keys).collect();
-        let (client, bytes_max) = (ctx.client.id(), bytes_max(ctx));
-        if ctx.local.scripts.keeps(client) && !ctx.local.scripts.may_go_on(client, bytes_max) {
-            return Err(YIELDS); // interpreters::S4
-        }
-        let mut progress = ctx
-            .client
-            .take_progress_of_values(ctx.table)
-            .unwrap_or_default();
-        while progress.runs < RUNS_MAX {
-            if let Err(failure) = ctx.warm_own(guard, hashes) {
-                if failure.cold().is_some() && progress.goes_on() {
-                    keep(ctx, progress); // cold::C4
-                }
-                return Err(failure);
+    let keys: Vec<_> = ctx.request.keys(ctx.table).collect();
+    let (client, bytes_max) = (ctx.client.id(), bytes_max(ctx));
+    if ctx.local.scripts.keeps(client) && !ctx.local.scripts.may_go_on(client, bytes_max) {
+        return Err(YIELDS); // interpreters::S4
+    }
+    let mut progress = ctx
+        .client
+        .take_progress_of_values(ctx.table)
+        .unwrap_or_default();
+    while progress.runs < RUNS_MAX {
+        if let Err(failure) = ctx.warm_own(guard) {
+            if failure.cold().is_some() && progress.goes_on() {
+                keep(ctx, progress); // cold::C4
             }
-            let runs = progress.runs;
-            if compute(ctx, guard, &keys, progress, &mut run)? {
-                return Ok(());
-            }
-            progress = Progress {
-                runs: runs + 1,
-                ..Progress::default()
-            };
+            return Err(failure);
         }
-        several_at_once(ctx, guard, hashes, |ctx, _, found| run(ctx, found))
-    })
+        let runs = progress.runs;
+        if compute(ctx, guard, &keys, progress, &mut run)? {
+            return Ok(());
+        }
+        progress = Progress {
+            runs: runs + 1,
+            ..Progress::default()
+        };
+    }
+    several_at_once(ctx, guard, |ctx, _, found| run(ctx, found))
 }
 
 /// One run without locks, or a part of it. False: it was in vain.
 fn compute(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    keys: &[(KeyHash, &[u8])],
+    keys: &[Key<'_>],
     mut progress: Progress,
     run: &mut impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
 ) -> Result<bool, Failure> {
     let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
     let began = Instant::now();
     let (writes, stamps) = {
-        let Some((found, stamps)) = read_together(guard, ctx.table, keys)? else {
+        let Some((found, stamps)) = read_together(guard, keys)? else {
             return Ok(false);
         };
         let mut pairs = progress.stamps.iter().zip(&stamps);
@@ -206,9 +196,9 @@ fn compute(
             keep(ctx, progress);
         }
         let writes = ran?;
-        for (n, (_, key)) in keys.iter().enumerate() {
-            if found.get(n).is_some_and(Option::is_none) && ctx.spec.looks_up(n) {
-                ctx.notify_miss(key);
+        for (n, key) in keys.iter().enumerate() {
+            if found.get(n).is_some_and(Option::is_none) && ctx.request.spec.looks_up(n) {
+                ctx.notify_miss(key.bytes);
             }
         }
         (writes, stamps)
@@ -242,14 +232,14 @@ fn keep(ctx: &mut Context<'_>, progress: Progress) {
 fn write_unchanged(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    keys: &[(KeyHash, &[u8])],
+    keys: &[Key<'_>],
     stamps: &[Stamp],
     writes: &[Write],
 ) -> Result<bool, Failure> {
-    let places: Vec<_> = keys.iter().map(|(hash, _)| (ctx.table, *hash)).collect();
+    let places: Vec<_> = keys.iter().map(Key::place).collect();
     let mut holds = false;
     ctx.locked_for_room(guard, &places, |ctx, guard, room| {
-        holds = has_bug(Bug::StaleResultIsStored) || still_hold(guard, ctx.table, keys, stamps)?;
+        holds = has_bug(Bug::StaleResultIsStored) || still_hold(guard, keys, stamps)?;
         match holds {
             true => write_all(ctx, guard, keys, writes, room),
             false => Ok(()),

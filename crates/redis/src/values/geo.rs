@@ -5,7 +5,7 @@ use super::computed::computed_at_once;
 use super::zset;
 use crate::command::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX};
 use crate::command::row::*;
-use duramen_engine::{Guard, KeyHash};
+use duramen_engine::Guard;
 use duramen_types::geo::{Place, Region};
 use duramen_types::{Sorted, Text, find_at_most_once};
 use duramen_wire::resp::number::parse_integer;
@@ -80,10 +80,10 @@ fn write_place(ctx: &mut Context<'_>, place: &Place) {
     }
 }
 
-pub(crate) fn geoadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn geoadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let mut at = 2;
     let (mut only_new, mut only_present, mut count_changed) = (false, false, false);
-    while let Some(option) = ctx.args.get(at) {
+    while let Some(option) = ctx.request.args.get(at) {
         let flag = match option.to_ascii_lowercase().as_slice() {
             b"nx" => &mut only_new,
             b"xx" => &mut only_present,
@@ -93,12 +93,14 @@ pub(crate) fn geoadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
         *flag = true;
         at += 1;
     }
-    if !(ctx.args.len() - at).is_multiple_of(3) || only_new && only_present || ctx.args.len() == at
+    if !(ctx.request.args.len() - at).is_multiple_of(3)
+        || only_new && only_present
+        || ctx.request.args.len() == at
     {
         return Err(SYNTAX);
     }
     let mut places = Vec::new();
-    let mut rest = ctx.args.skip(at).into_iter();
+    let mut rest = ctx.request.args.skip(at).into_iter();
     while let (Some(longitude), Some(latitude), Some(member)) =
         (rest.next(), rest.next(), rest.next())
     {
@@ -111,13 +113,13 @@ pub(crate) fn geoadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
         count_changed,
         ..zset::AddOptions::default()
     };
-    let done = zset::add_all(ctx, guard, hashes, &places, options)?;
+    let done = zset::add_all(ctx, guard, &places, options)?;
     zset::write_added(ctx, &done, options)
 }
 
-pub(crate) fn geopos(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
-    let members = ctx.args.skip(2);
+pub(crate) fn geopos(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let mut set = Sorted::of(read(ctx, guard)?)?;
+    let members = ctx.request.args.skip(2);
     set.expect(members.len());
     ctx.reply().array(members.len());
     for member in members {
@@ -129,9 +131,9 @@ pub(crate) fn geopos(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     Ok(())
 }
 
-pub(crate) fn geohash(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
-    let members = ctx.args.skip(2);
+pub(crate) fn geohash(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let mut set = Sorted::of(read(ctx, guard)?)?;
+    let members = ctx.request.args.skip(2);
     set.expect(members.len());
     let mut reply = ctx.reply();
     reply.array(members.len());
@@ -144,13 +146,13 @@ pub(crate) fn geohash(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
     Ok(())
 }
 
-pub(crate) fn geodist(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let unit = match ctx.args.len() {
+pub(crate) fn geodist(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let unit = match ctx.request.args.len() {
         4 => 1.0,
         5 => parse_unit(ctx.arg(4))?,
         _ => return Err(SYNTAX),
     };
-    let Some(value) = read(ctx, guard, hashes)? else {
+    let Some(value) = read(ctx, guard)? else {
         return ctx.null();
     };
     let place = |name| Ok::<_, Failure>(find_at_most_once(value, name)?.map(Place::of_score));
@@ -286,7 +288,7 @@ impl Search {
             form,
             Form::Place { stores: true } | Form::Member { stores: true }
         );
-        let mut rest = ctx.args.skip(at).into_iter();
+        let mut rest = ctx.request.args.skip(at).into_iter();
         while let Some(option) = rest.next() {
             match option.to_ascii_lowercase().as_slice() {
                 b"withdist" => self.with_distances = true,
@@ -461,11 +463,10 @@ impl Search {
 fn search(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     form: Form,
     (source, target): (usize, usize),
 ) -> Done {
-    computed_at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, |ctx, found| {
         let value = typed(found.get(source).copied().flatten())?;
         let mut set = Sorted::of(value)?;
         let search = Search::of(ctx, form, value.is_some().then_some(&set))?;
@@ -473,42 +474,26 @@ fn search(
     })
 }
 
-pub(crate) fn geosearch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    search(ctx, guard, hashes, Form::Search, (0, 0))
+pub(crate) fn geosearch(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    search(ctx, guard, Form::Search, (0, 0))
 }
 
-pub(crate) fn geosearchstore(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    search(ctx, guard, hashes, Form::SearchStore, (1, 0))
+pub(crate) fn geosearchstore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    search(ctx, guard, Form::SearchStore, (1, 0))
 }
 
-pub(crate) fn georadius(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    search(ctx, guard, hashes, Form::Place { stores: true }, (0, 1))
+pub(crate) fn georadius(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    search(ctx, guard, Form::Place { stores: true }, (0, 1))
 }
 
-pub(crate) fn georadius_ro(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    search(ctx, guard, hashes, Form::Place { stores: false }, (0, 1))
+pub(crate) fn georadius_ro(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    search(ctx, guard, Form::Place { stores: false }, (0, 1))
 }
 
-pub(crate) fn georadiusbymember(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    search(ctx, guard, hashes, Form::Member { stores: true }, (0, 1))
+pub(crate) fn georadiusbymember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    search(ctx, guard, Form::Member { stores: true }, (0, 1))
 }
 
-pub(crate) fn georadiusbymember_ro(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    search(ctx, guard, hashes, Form::Member { stores: false }, (0, 1))
+pub(crate) fn georadiusbymember_ro(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    search(ctx, guard, Form::Member { stores: false }, (0, 1))
 }

@@ -6,7 +6,7 @@ use crate::command::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGE
 use crate::command::events::EventName;
 use crate::command::row::*;
 use duramen_config::EventClasses;
-use duramen_engine::{Guard, KeyHash};
+use duramen_engine::Guard;
 use duramen_types::table::Hash;
 use duramen_types::{Text, Type, count, find_at_most_once};
 use duramen_wire::resp::Protocol;
@@ -55,17 +55,13 @@ const fn event(name: &'static str) -> EventName {
 }
 
 /// Sets the fields of the request; returns how many of them are new.
-fn set_fields(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Result<i64, Failure> {
-    let args = ctx.args;
+fn set_fields(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Result<i64, Failure> {
+    let args = ctx.request.args;
     if !args.len().is_multiple_of(2) {
-        let name = ctx.spec.name;
+        let name = ctx.request.spec.name;
         return Err(format!("ERR wrong number of arguments for '{name}' command").into());
     }
-    change(ctx, guard, hashes, event("hset"), |_, parts| {
+    change(ctx, guard, event("hset"), |_, parts| {
         let mut hash = Hash::load(parts)?;
         hash.expect(args.len() / 2);
         let (mut rest, mut new) = (args.skip(2).into_iter(), 0);
@@ -77,19 +73,19 @@ fn set_fields(
     })
 }
 
-pub(crate) fn hset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let new = set_fields(ctx, guard, hashes)?;
+pub(crate) fn hset(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let new = set_fields(ctx, guard)?;
     ctx.integer(new)
 }
 
-pub(crate) fn hmset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    set_fields(ctx, guard, hashes)?;
+pub(crate) fn hmset(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    set_fields(ctx, guard)?;
     ctx.ok()
 }
 
-pub(crate) fn hsetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn hsetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let (field, value) = (Text::of(ctx.arg(2)), Text::of(ctx.arg(3)));
-    let new = change(ctx, guard, hashes, event("hset"), |_, parts| {
+    let new = change(ctx, guard, event("hset"), |_, parts| {
         let mut hash = Hash::load(parts)?;
         if hash.has(&field) {
             return Ok(0);
@@ -101,8 +97,8 @@ pub(crate) fn hsetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     ctx.integer(new)
 }
 
-pub(crate) fn hget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let Some(value) = read(ctx, guard, hashes)? else {
+pub(crate) fn hget(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let Some(value) = read(ctx, guard)? else {
         return ctx.null();
     };
     match find_at_most_once::<Text<'_>>(value, ctx.arg(2))? {
@@ -111,9 +107,9 @@ pub(crate) fn hget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     }
 }
 
-pub(crate) fn hmget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let mut hash = Hash::of(read(ctx, guard, hashes)?)?;
-    let fields = ctx.args.skip(2);
+pub(crate) fn hmget(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let mut hash = Hash::of(read(ctx, guard)?)?;
+    let fields = ctx.request.args.skip(2);
     hash.expect(fields.len());
     let mut reply = ctx.reply();
     reply.array(fields.len());
@@ -126,9 +122,9 @@ pub(crate) fn hmget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     Ok(())
 }
 
-pub(crate) fn hdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let fields: Vec<_> = ctx.args.skip(2).into_iter().map(Text::of).collect();
-    let removed = change(ctx, guard, hashes, event("hdel"), |_, parts| {
+pub(crate) fn hdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let fields: Vec<_> = ctx.request.args.skip(2).into_iter().map(Text::of).collect();
+    let removed = change(ctx, guard, event("hdel"), |_, parts| {
         let mut hash = Hash::load(parts)?;
         let removed = hash.remove(fields.iter().copied());
         if removed > 0 {
@@ -139,36 +135,32 @@ pub(crate) fn hdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     ctx.integer(removed as i64)
 }
 
-pub(crate) fn hlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let value = read(ctx, guard, hashes)?;
+pub(crate) fn hlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let value = read(ctx, guard)?;
     let count = value.map_or(Ok(0), |value| count(value, Type::Hash))?;
     ctx.integer(count as i64)
 }
 
 /// The value of the field in argument 2.
-fn field<'g>(
-    ctx: &mut Context<'_>,
-    guard: &'g Guard<'_>,
-    hashes: &[KeyHash],
-) -> Result<Option<Text<'g>>, Failure> {
-    match read(ctx, guard, hashes)? {
+fn field<'g>(ctx: &mut Context<'_>, guard: &'g Guard<'_>) -> Result<Option<Text<'g>>, Failure> {
+    match read(ctx, guard)? {
         Some(value) => Ok(find_at_most_once(value, ctx.arg(2))?),
         None => Ok(None),
     }
 }
 
-pub(crate) fn hstrlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let length = field(ctx, guard, hashes)?.map_or(0, |text| text.len());
+pub(crate) fn hstrlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let length = field(ctx, guard)?.map_or(0, |text| text.len());
     ctx.integer(length as i64)
 }
 
-pub(crate) fn hexists(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let found = field(ctx, guard, hashes)?.is_some();
+pub(crate) fn hexists(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let found = field(ctx, guard)?.is_some();
     ctx.integer(found.into())
 }
 
-pub(crate) fn hkeys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let hash = Hash::of(read(ctx, guard, hashes)?)?;
+pub(crate) fn hkeys(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let hash = Hash::of(read(ctx, guard)?)?;
     let mut reply = ctx.reply();
     reply.array(hash.len());
     for (field, _) in hash.elements() {
@@ -177,8 +169,8 @@ pub(crate) fn hkeys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     Ok(())
 }
 
-pub(crate) fn hvals(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let hash = Hash::of(read(ctx, guard, hashes)?)?;
+pub(crate) fn hvals(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let hash = Hash::of(read(ctx, guard)?)?;
     let mut reply = ctx.reply();
     reply.array(hash.len());
     for (_, value) in hash.elements() {
@@ -187,8 +179,8 @@ pub(crate) fn hvals(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     Ok(())
 }
 
-pub(crate) fn hgetall(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let hash = Hash::of(read(ctx, guard, hashes)?)?;
+pub(crate) fn hgetall(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let hash = Hash::of(read(ctx, guard)?)?;
     let mut reply = ctx.reply();
     reply.map(hash.len());
     for (field, value) in hash.elements() {
@@ -198,10 +190,10 @@ pub(crate) fn hgetall(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
     Ok(())
 }
 
-pub(crate) fn hincrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn hincrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let by = parse_integer(ctx.arg(3)).ok_or(NOT_AN_INTEGER)?;
     let field = Text::of(ctx.arg(2));
-    let sum = change(ctx, guard, hashes, event("hincrby"), |_, parts| {
+    let sum = change(ctx, guard, event("hincrby"), |_, parts| {
         let mut text = Vec::new();
         let mut hash = Hash::load(parts)?;
         let old = match hash.get(&field) {
@@ -219,17 +211,13 @@ pub(crate) fn hincrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
     ctx.integer(sum)
 }
 
-pub(crate) fn hincrbyfloat(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
+pub(crate) fn hincrbyfloat(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let by = Float::parse(ctx.arg(3)).ok_or(NOT_A_FLOAT)?;
     if !by.value().is_finite() {
         return Err(Failure::Text("ERR value is NaN or Infinity"));
     }
     let field = Text::of(ctx.arg(2));
-    let text = change(ctx, guard, hashes, event("hincrbyfloat"), |_, parts| {
+    let text = change(ctx, guard, event("hincrbyfloat"), |_, parts| {
         let mut text = Vec::new();
         let mut hash = Hash::load(parts)?;
         let old = match hash.get(&field) {
@@ -249,17 +237,17 @@ pub(crate) fn hincrbyfloat(
     ctx.bulk(&text)
 }
 
-pub(crate) fn hrandfield(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let wanted = match ctx.args.len() {
+pub(crate) fn hrandfield(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let wanted = match ctx.request.args.len() {
         2 => None,
         _ => Some(parse_random_count(ctx.arg(2))?),
     };
-    let with_values = match ctx.args.len() {
+    let with_values = match ctx.request.args.len() {
         2 | 3 => false,
         4 if ctx.arg(3).eq_ignore_ascii_case(b"withvalues") => true,
         _ => return Err(SYNTAX),
     };
-    let hash = Hash::of(read(ctx, guard, hashes)?)?;
+    let hash = Hash::of(read(ctx, guard)?)?;
     let Some(wanted) = wanted else {
         return match ctx.local.random.pick(hash.elements()) {
             Some((field, _)) => ctx.bulk(&field.bytes()),
@@ -285,9 +273,9 @@ pub(crate) fn hrandfield(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &
     )
 }
 
-pub(crate) fn hscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn hscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     collection::parse_scan_cursor(ctx)?;
-    let Some(value) = read(ctx, guard, hashes)? else {
+    let Some(value) = read(ctx, guard)? else {
         return collection::empty_scan(ctx);
     };
     let hash = Hash::of(Some(value))?;

@@ -6,7 +6,7 @@ use crate::command::context::{Context, Done, Failure};
 use crate::command::events::EventName;
 use crate::command::row::*;
 use duramen_config::EventClasses;
-use duramen_engine::{Decision, Guard, KeyHash, Object};
+use duramen_engine::{Decision, Guard, Object};
 use duramen_types::hll::{Error, Log};
 use std::collections::HashSet;
 
@@ -40,11 +40,10 @@ fn log(found: Option<Object<'_>>) -> Result<Log, Failure> {
     }
 }
 
-pub(crate) fn pfadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let (args, table, key) = (ctx.args, ctx.table, ctx.arg(1));
-    let hash = hashes.first().copied().unwrap_or_else(|| guard.hash(key));
+pub(crate) fn pfadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let (args, key) = (ctx.request.args, ctx.key());
     let mut result = Ok(false);
-    let outcome = guard.update(table, hash, key, |found, scratch| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, scratch| {
         let mut log = match log(found) {
             Ok(log) => log,
             Err(failure) => {
@@ -66,7 +65,7 @@ pub(crate) fn pfadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         }
     })?;
     let changed = result?;
-    ctx.notify_change(PFADD, key, outcome);
+    ctx.notify_change(PFADD, key.bytes, outcome);
     ctx.integer(changed.into())
 }
 
@@ -84,16 +83,16 @@ fn merged(found: &[Option<Object<'_>>]) -> Result<Log, Failure> {
     Ok(result)
 }
 
-pub(crate) fn pfcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    computed_at_once(ctx, guard, hashes, |ctx, found| {
+pub(crate) fn pfcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    computed_at_once(ctx, guard, |ctx, found| {
         let count = merged(found)?.count();
         ctx.integer(count as i64)?;
         Ok(Vec::new())
     })
 }
 
-pub(crate) fn pfmerge(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    computed_at_once(ctx, guard, hashes, |ctx, found| {
+pub(crate) fn pfmerge(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    computed_at_once(ctx, guard, |ctx, found| {
         let mut value = Vec::new();
         merged(found)?.encode(&mut value);
         ctx.ok()?;

@@ -7,7 +7,7 @@ use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGE
 use crate::command::events::EventName;
 use crate::command::row::*;
 use duramen_config::EventClasses;
-use duramen_engine::{Guard, KeyHash};
+use duramen_engine::Guard;
 use duramen_types::list::{self, End, List};
 use duramen_types::{Part, Parts, Text, Type, count};
 use duramen_wire::resp::number::parse_integer;
@@ -68,14 +68,9 @@ const fn popped(end: End) -> EventName {
     })
 }
 
-fn push(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-    (end, only_present): (End, bool),
-) -> Done {
-    let items: Vec<&[u8]> = ctx.args.skip(2).into_iter().collect();
-    let length = change(ctx, guard, hashes, pushed(end), |_, parts| {
+fn push(ctx: &mut Context<'_>, guard: &mut Guard<'_>, (end, only_present): (End, bool)) -> Done {
+    let items: Vec<&[u8]> = ctx.request.args.skip(2).into_iter().collect();
+    let length = change(ctx, guard, pushed(end), |_, parts| {
         if only_present && parts.get(Part::Root).is_none() {
             return Ok(0);
         }
@@ -84,20 +79,20 @@ fn push(
     ctx.integer(length as i64)
 }
 
-pub(crate) fn lpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    push(ctx, guard, hashes, (End::Head, false))
+pub(crate) fn lpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    push(ctx, guard, (End::Head, false))
 }
 
-pub(crate) fn rpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    push(ctx, guard, hashes, (End::Tail, false))
+pub(crate) fn rpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    push(ctx, guard, (End::Tail, false))
 }
 
-pub(crate) fn lpushx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    push(ctx, guard, hashes, (End::Head, true))
+pub(crate) fn lpushx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    push(ctx, guard, (End::Head, true))
 }
 
-pub(crate) fn rpushx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    push(ctx, guard, hashes, (End::Tail, true))
+pub(crate) fn rpushx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    push(ctx, guard, (End::Tail, true))
 }
 
 /// Pops elements; `None`: there is no list.
@@ -119,16 +114,16 @@ fn pop_some(
     ))
 }
 
-fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], end: End) -> Done {
-    let wanted = match ctx.args.len() {
+fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, end: End) -> Done {
+    let wanted = match ctx.request.args.len() {
         2 => None,
         3 => Some(parse_count(ctx.arg(2))?),
         _ => {
-            let name = ctx.spec.name;
+            let name = ctx.request.spec.name;
             return Err(format!("ERR wrong number of arguments for '{name}' command").into());
         }
     };
-    let popped = change(ctx, guard, hashes, popped(end), |_, parts| {
+    let popped = change(ctx, guard, popped(end), |_, parts| {
         pop_some(parts, end, wanted.unwrap_or(1))
     })?;
     match (popped, wanted) {
@@ -146,16 +141,16 @@ fn write_items(ctx: &mut Context<'_>, items: &[Vec<u8>]) {
     items.iter().for_each(|item| reply.bulk(item));
 }
 
-pub(crate) fn lpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    pop(ctx, guard, hashes, End::Head)
+pub(crate) fn lpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    pop(ctx, guard, End::Head)
 }
 
-pub(crate) fn rpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    pop(ctx, guard, hashes, End::Tail)
+pub(crate) fn rpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    pop(ctx, guard, End::Tail)
 }
 
-pub(crate) fn llen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let value = read(ctx, guard, hashes)?;
+pub(crate) fn llen(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let value = read(ctx, guard)?;
     let count = value.map_or(Ok(0), |value| count(value, Type::List))?;
     ctx.integer(count as i64)
 }
@@ -171,8 +166,8 @@ fn place(index: i64, len: usize) -> Option<usize> {
     usize::try_from(at).ok().filter(|at| *at < len)
 }
 
-pub(crate) fn lindex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let Some(value) = read(ctx, guard, hashes)? else {
+pub(crate) fn lindex(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let Some(value) = read(ctx, guard)? else {
         return ctx.null();
     };
     let len = count(value, Type::List)?;
@@ -186,9 +181,9 @@ pub(crate) fn lindex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     }
 }
 
-pub(crate) fn lset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let args = ctx.args;
-    change(ctx, guard, hashes, event("lset"), |ctx, parts| {
+pub(crate) fn lset(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let args = ctx.request.args;
+    change(ctx, guard, event("lset"), |ctx, parts| {
         let mut list = List::load(parts)?;
         if list.items.is_empty() {
             return Err(NO_SUCH_KEY);
@@ -203,14 +198,14 @@ pub(crate) fn lset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     ctx.ok()
 }
 
-pub(crate) fn linsert(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn linsert(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let after = match ctx.arg(2) {
         side if side.eq_ignore_ascii_case(b"after") => 1,
         side if side.eq_ignore_ascii_case(b"before") => 0,
         _ => return Err(SYNTAX),
     };
     let (pivot, item) = (Text::of(ctx.arg(3)), Text::of(ctx.arg(4)));
-    let length = change(ctx, guard, hashes, event("linsert"), |_, parts| {
+    let length = change(ctx, guard, event("linsert"), |_, parts| {
         let mut list = List::load(parts)?;
         if list.items.is_empty() {
             return Ok(0);
@@ -242,9 +237,9 @@ fn parse_range(ctx: &Context<'_>) -> Result<(i64, i64), Failure> {
     Ok((start, stop))
 }
 
-pub(crate) fn lrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn lrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let (start, stop) = parse_range(ctx)?;
-    let items = match read(ctx, guard, hashes)? {
+    let items = match read(ctx, guard)? {
         Some(value) => {
             let range = range_of(start, stop, count(value, Type::List)?);
             list::range(value, range.start, range.len())?
@@ -257,9 +252,9 @@ pub(crate) fn lrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     Ok(())
 }
 
-pub(crate) fn ltrim(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn ltrim(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let (start, stop) = parse_range(ctx)?;
-    let is_whole = change(ctx, guard, hashes, event("ltrim"), |_, parts| {
+    let is_whole = change(ctx, guard, event("ltrim"), |_, parts| {
         let mut list = List::load(parts)?;
         let len = list.items.len();
         let range = range_of(start, stop, len);
@@ -276,10 +271,10 @@ pub(crate) fn ltrim(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     ctx.ok()
 }
 
-pub(crate) fn lrem(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn lrem(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let wanted = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
     let item = Text::of(ctx.arg(3));
-    let removed = change(ctx, guard, hashes, event("lrem"), |_, parts| {
+    let removed = change(ctx, guard, event("lrem"), |_, parts| {
         let mut list = List::load(parts)?;
         let before = list.items.len();
         let mut left = match wanted {
@@ -321,7 +316,7 @@ fn parse_search(ctx: &Context<'_>) -> Result<Search, Failure> {
         wanted: None,
         compared_max: 0,
     };
-    let mut rest = ctx.args.skip(3).into_iter();
+    let mut rest = ctx.request.args.skip(3).into_iter();
     while let Some(option) = rest.next() {
         let value = rest.next().ok_or(SYNTAX)?;
         let not_negative = |text| {
@@ -347,9 +342,9 @@ fn parse_search(ctx: &Context<'_>) -> Result<Search, Failure> {
     Ok(search)
 }
 
-pub(crate) fn lpos(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn lpos(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let search = parse_search(ctx)?;
-    let list = List::of(read(ctx, guard, hashes)?)?;
+    let list = List::of(read(ctx, guard)?)?;
     let item = Text::of(ctx.arg(2));
     let limit = |n| if n == 0 { usize::MAX } else { n };
     let len = list.items.len();
@@ -381,23 +376,18 @@ pub(crate) fn parse_end(text: &[u8]) -> Result<End, Failure> {
     }
 }
 
-pub(crate) fn lmove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn lmove(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let ends = (parse_end(ctx.arg(3))?, parse_end(ctx.arg(4))?);
-    move_item(ctx, guard, hashes, ends)
+    move_item(ctx, guard, ends)
 }
 
-pub(crate) fn rpoplpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    move_item(ctx, guard, hashes, (End::Tail, End::Head))
+pub(crate) fn rpoplpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    move_item(ctx, guard, (End::Tail, End::Head))
 }
 
 /// LMOVE and RPOPLPUSH.
-fn move_item(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-    ends: (End, End),
-) -> Done {
-    match try_move(ctx, guard, hashes, ends, &[])? {
+fn move_item(ctx: &mut Context<'_>, guard: &mut Guard<'_>, ends: (End, End)) -> Done {
+    match try_move(ctx, guard, ends, &[])? {
         true => Ok(()),
         false => ctx.null(),
     }
@@ -408,13 +398,12 @@ fn move_item(
 pub(crate) fn try_move(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     (from, to): (End, End),
     may_take: &[bool],
 ) -> Result<bool, Failure> {
     let is_same = ctx.arg(1) == ctx.arg(2);
     let mut is_done = false;
-    at_once(ctx, guard, hashes, |ctx, found| {
+    at_once(ctx, guard, |ctx, found| {
         is_done = false;
         let [source, target] = found else {
             return Err(SYNTAX);
@@ -458,12 +447,12 @@ pub(crate) fn try_move(
     Ok(is_done)
 }
 
-pub(crate) fn lmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn lmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let too_few = Failure::Text("ERR numkeys should be greater than 0");
     let keys = parse_keys(ctx, 1, too_few, SYNTAX)?;
-    let end = parse_end(ctx.args.get(2 + keys).ok_or(SYNTAX)?)?;
+    let end = parse_end(ctx.request.args.get(2 + keys).ok_or(SYNTAX)?)?;
     let wanted = parse_pop_count(ctx, 3 + keys)?;
-    if !take_first(ctx, guard, hashes, (end, wanted), &[], write_popped)? {
+    if !take_first(ctx, guard, (end, wanted), &[], write_popped)? {
         ctx.reply().null_array();
     }
     Ok(())
@@ -475,13 +464,12 @@ pub(crate) fn lmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
 pub(crate) fn take_first(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     (end, wanted): (End, usize),
     may_take: &[bool],
     write: impl Fn(&mut Context<'_>, &[u8], &[Vec<u8>]),
 ) -> Result<bool, Failure> {
     let which = (Type::List, may_take);
-    change_first(ctx, guard, hashes, which, |ctx, (n, key), found| {
+    change_first(ctx, guard, which, |ctx, (n, key), found| {
         let events = [Some(popped(end)), None];
         let (change, items) =
             Write::change(n, Some(found), events, |parts| pop_some(parts, end, wanted))?;

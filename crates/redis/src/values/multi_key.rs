@@ -6,11 +6,12 @@
 
 use crate::command::context::{Context, Done};
 use crate::command::events::SET;
+use crate::command::key::Key;
 use crate::command::room;
 use crate::command::row::*;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_config::EventClasses;
-use duramen_engine::{Condition, Error, Guard, KeyHash, Object, Room, Seen, Stamp};
+use duramen_engine::{Condition, Error, Guard, Object, Room, Seen, Stamp};
 
 #[rustfmt::skip] // They are rows of a table.
 pub(crate) const COMMANDS: &[Spec] = &[
@@ -37,30 +38,26 @@ pub(crate) const COMMANDS: &[Spec] = &[
 /// Readings without a lock before a reader locks the keys.
 const OPTIMISTIC_READINGS: usize = 3;
 
-pub(crate) fn mget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        let start = ctx.out.len();
-        read_at_once(ctx, guard, hashes, |ctx, n, found| {
-            if n == 0 {
-                ctx.out.truncate(start);
-                ctx.reply().array(hashes.len());
-            }
-            match found {
-                Some(object) if !object.is_typed => ctx.reply().bulk(object.value),
-                _ => ctx.reply().null(),
-            }
-        })
+pub(crate) fn mget(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let (start, keys) = (ctx.out.len(), ctx.request.hashes.len());
+    read_at_once(ctx, guard, |ctx, n, found| {
+        if n == 0 {
+            ctx.out.truncate(start);
+            ctx.reply().array(keys);
+        }
+        match found {
+            Some(object) if !object.is_typed => ctx.reply().bulk(object.value),
+            _ => ctx.reply().null(),
+        }
     })
 }
 
 /// EXISTS and TOUCH.
-pub(crate) fn exists(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn exists(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let mut count = 0;
-    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        read_at_once(ctx, guard, hashes, |_, n, found| {
-            let before = if n == 0 { 0 } else { count };
-            count = before + i64::from(found.is_some());
-        })
+    read_at_once(ctx, guard, |_, n, found| {
+        let before = if n == 0 { 0 } else { count };
+        count = before + i64::from(found.is_some());
     })?;
     ctx.integer(count)
 }
@@ -70,9 +67,9 @@ pub(crate) fn exists(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
 fn read_at_once(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     mut show: impl FnMut(&mut Context<'_>, usize, Option<Object<'_>>),
 ) -> Done {
+    let hashes = ctx.request.hashes;
     let alone = ctx.locked || hashes.len() == 1 || ctx.shared.threads.len() == 1;
     let mut observed = Vec::with_capacity(if alone { 0 } else { hashes.len() });
     let notes_misses = ctx.shared.commands.events().has(EventClasses::MISS);
@@ -87,16 +84,16 @@ fn read_at_once(
     let mut is_done = false;
     for _ in 0..OPTIMISTIC_READINGS {
         let seen = (!alone).then_some(&mut observed);
-        read_all(ctx, guard, hashes, seen, &mut show)?;
-        is_done = alone || still_holds(ctx, guard, hashes, &observed)?;
+        read_all(ctx, guard, seen, &mut show)?;
+        is_done = alone || still_holds(ctx, guard, &observed)?;
         if is_done {
             break;
         }
     }
     drop(observed);
     if !is_done {
-        ctx.locked(guard, hashes, Room::default(), |ctx, guard| {
-            read_all(ctx, guard, hashes, None, &mut show)
+        ctx.locked(guard, Room::default(), |ctx, guard| {
+            read_all(ctx, guard, None, &mut show)
         })?;
     }
     for n in missed {
@@ -118,26 +115,24 @@ enum KeyState<'g> {
 fn read_all<'g>(
     ctx: &mut Context<'_>,
     guard: &'g Guard<'_>,
-    hashes: &[KeyHash],
     mut observed: Option<&mut Vec<KeyState<'g>>>,
     show: &mut impl FnMut(&mut Context<'_>, usize, Option<Object<'_>>),
 ) -> Done {
     if let Some(observed) = &mut observed {
         observed.clear();
     }
-    let keys = ctx.args.skip(1);
     let mut hits = 0;
-    ctx.hint_first(guard, hashes);
-    for (n, (hash, key)) in hashes.iter().zip(keys).enumerate() {
-        ctx.hint_next(guard, hashes, n);
-        let (found, seen) = guard.read_seen(ctx.table, *hash, key)?;
+    ctx.hint_first(guard);
+    for (n, key) in ctx.request.keys(ctx.table).enumerate() {
+        ctx.hint_next(guard, n);
+        let (found, seen) = guard.read_seen(key.table, key.hash, key.bytes)?;
         hits += u64::from(found.is_some());
         show(ctx, n, found);
         ctx.fits()?;
         if let Some(observed) = &mut observed {
             observed.push(match found {
                 Some(object) => KeyState::Present(seen, object.version),
-                None => match guard.stamp(ctx.table, *hash, key)? {
+                None => match guard.stamp(key.table, key.hash, key.bytes)? {
                     Stamp::Present { .. } => KeyState::Torn,
                     absent @ Stamp::Absent { .. } => KeyState::Absent(absent),
                 },
@@ -146,7 +141,9 @@ fn read_all<'g>(
     }
     let counters = ctx.local.counters(ctx.shared);
     counters.keyspace_hits.add(hits);
-    counters.keyspace_misses.add(hashes.len() as u64 - hits);
+    counters
+        .keyspace_misses
+        .add(ctx.request.hashes.len() as u64 - hits);
     Ok(())
 }
 
@@ -154,10 +151,9 @@ fn read_all<'g>(
 fn still_holds(
     ctx: &Context<'_>,
     guard: &Guard<'_>,
-    hashes: &[KeyHash],
     observed: &[KeyState<'_>],
 ) -> Result<bool, Error> {
-    for ((hash, key), observed) in hashes.iter().zip(ctx.args.skip(1)).zip(observed) {
+    for (key, observed) in ctx.request.keys(ctx.table).zip(observed) {
         let then = match observed {
             KeyState::Present(seen, _) if seen.is_unchanged() => continue,
             // A cleaner may have moved it: then its version is the same.
@@ -165,40 +161,37 @@ fn still_holds(
             KeyState::Absent(stamp) => *stamp,
             KeyState::Torn => return Ok(false),
         };
-        if !then.still_holds(&guard.stamp(ctx.table, *hash, key)?) {
+        if !then.still_holds(&guard.stamp(key.table, key.hash, key.bytes)?) {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-pub(crate) fn mset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn mset(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     check_pairs(ctx)?;
-    if let [hash] = hashes {
+    if ctx.request.hashes.len() == 1 {
         // Within the guard of other requests, which locks no keys.
-        let outcome = guard.write(ctx.table, *hash, ctx.arg(1), ctx.arg(2), None)?;
-        ctx.notify_change(SET, ctx.arg(1), outcome);
+        let key = ctx.key();
+        let outcome = guard.write(key.table, key.hash, key.bytes, ctx.arg(2), None)?;
+        ctx.notify_change(SET, key.bytes, outcome);
         return ctx.ok();
     }
-    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        let room = room::of_pairs(&ctx.args);
-        ctx.locked(guard, hashes, room, |ctx, guard| {
-            ctx.warm_own(guard, hashes)?;
-            ctx.all_sound(guard, hashes)?;
-            write_all(ctx, guard, hashes)
-        })
+    ctx.locked(guard, room::of_pairs(&ctx.request.args), |ctx, guard| {
+        ctx.warm_own(guard)?;
+        ctx.all_sound(guard)?;
+        write_all(ctx, guard)
     })?;
     ctx.ok()
 }
 
-pub(crate) fn msetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn msetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     check_pairs(ctx)?;
-    if let [hash] = hashes {
-        let (key, value) = (ctx.arg(1), ctx.arg(2));
-        let absent = Condition::Absent;
-        return match guard.conditional_write(ctx.table, *hash, key, value, None, absent) {
+    if ctx.request.hashes.len() == 1 {
+        let (Key { table, hash, bytes }, value) = (ctx.key(), ctx.arg(2));
+        return match guard.conditional_write(table, hash, bytes, value, None, Condition::Absent) {
             Ok(outcome) => {
-                ctx.notify_change(SET, key, outcome);
+                ctx.notify_change(SET, bytes, outcome);
                 ctx.integer(1)
             }
             Err(Error::ConditionFailed { .. }) => ctx.integer(0),
@@ -206,32 +199,29 @@ pub(crate) fn msetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
         };
     }
     let mut wrote = false;
-    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        let room = room::of_pairs(&ctx.args);
-        ctx.locked(guard, hashes, room, |ctx, guard| {
-            ctx.warm_own(guard, hashes)?;
-            for (n, hash) in hashes.iter().enumerate() {
-                if guard.read(ctx.table, *hash, ctx.arg(1 + 2 * n))?.is_some() {
-                    return Ok(());
-                }
+    ctx.locked(guard, room::of_pairs(&ctx.request.args), |ctx, guard| {
+        ctx.warm_own(guard)?;
+        for key in ctx.request.keys(ctx.table) {
+            if guard.read(key.table, key.hash, key.bytes)?.is_some() {
+                return Ok(());
             }
-            wrote = true;
-            write_all(ctx, guard, hashes)
-        })
+        }
+        wrote = true;
+        write_all(ctx, guard)
     })?;
     ctx.integer(wrote.into())
 }
 
 /// Checks everything for which the request itself could fail, before the first write.
 fn check_pairs(ctx: &Context<'_>) -> Done {
-    if ctx.args.len().is_multiple_of(2) {
+    if ctx.request.args.len().is_multiple_of(2) {
         let text = format!(
             "ERR wrong number of arguments for '{}' command",
-            ctx.spec.name
+            ctx.request.spec.name
         );
         return Err(text.into());
     }
-    for n in (1..ctx.args.len()).step_by(2) {
+    for n in (1..ctx.request.args.len()).step_by(2) {
         let (key, value) = (ctx.arg(n).len(), ctx.arg(n + 1).len());
         if key > KEY_BYTES_MAX {
             return Err(Error::KeyTooLarge {
@@ -251,36 +241,34 @@ fn check_pairs(ctx: &Context<'_>) -> Done {
     Ok(())
 }
 
-fn write_all(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    ctx.hint_first(guard, hashes);
-    for (n, hash) in hashes.iter().enumerate() {
-        ctx.hint_next(guard, hashes, n);
-        let (key, value) = (ctx.arg(1 + 2 * n), ctx.arg(2 + 2 * n));
-        let outcome = guard.write(ctx.table, *hash, key, value, None)?;
-        ctx.notify_change(SET, key, outcome);
+fn write_all(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    ctx.hint_first(guard);
+    for (n, key) in ctx.request.keys(ctx.table).enumerate() {
+        ctx.hint_next(guard, n);
+        let value = ctx.arg(2 + 2 * n);
+        let outcome = guard.write(key.table, key.hash, key.bytes, value, None)?;
+        ctx.notify_change(SET, key.bytes, outcome);
     }
     Ok(())
 }
 
-pub(crate) fn del(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    if let [hash] = hashes {
-        let outcome = guard.remove(ctx.table, *hash, ctx.arg(1))?;
-        ctx.notify_removal(ctx.arg(1), outcome);
+pub(crate) fn del(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    if ctx.request.hashes.len() == 1 {
+        let key = ctx.key();
+        let outcome = guard.remove(key.table, key.hash, key.bytes)?;
+        ctx.notify_removal(key.bytes, outcome);
         return ctx.integer(outcome.before.is_some().into());
     }
     let mut removed = 0;
-    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        let room = room::of_removals(&ctx.args);
-        ctx.locked(guard, hashes, room, |ctx, guard| {
-            ctx.warm_own(guard, hashes)?;
-            ctx.all_sound(guard, hashes)?;
-            for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
-                let outcome = guard.remove(ctx.table, *hash, key)?;
-                ctx.notify_removal(key, outcome);
-                removed += i64::from(outcome.before.is_some());
-            }
-            Ok(())
-        })
+    ctx.locked(guard, room::of_removals(&ctx.request.args), |ctx, guard| {
+        ctx.warm_own(guard)?;
+        ctx.all_sound(guard)?;
+        for key in ctx.request.keys(ctx.table) {
+            let outcome = guard.remove(key.table, key.hash, key.bytes)?;
+            ctx.notify_removal(key.bytes, outcome);
+            removed += i64::from(outcome.before.is_some());
+        }
+        Ok(())
     })?;
     ctx.integer(removed)
 }

@@ -12,7 +12,7 @@ use crate::command::row::*;
 use crate::state::progress::Progress;
 use duramen_base::limits::COLLECTION_ELEMENTS_MAX;
 use duramen_config::EventClasses;
-use duramen_engine::{Guard, KeyHash, Object};
+use duramen_engine::{Guard, Object};
 use duramen_types::table::Set;
 use duramen_types::{Members, Text, Type, count, find_at_most_once, members_from};
 use duramen_wire::resp::number::parse_integer;
@@ -59,9 +59,9 @@ const fn event(name: &'static str) -> EventName {
     (EventClasses::SET, name)
 }
 
-pub(crate) fn sadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let args = ctx.args;
-    let added = change(ctx, guard, hashes, event("sadd"), |_, parts| {
+pub(crate) fn sadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let args = ctx.request.args;
+    let added = change(ctx, guard, event("sadd"), |_, parts| {
         let mut set = Set::load(parts)?;
         set.expect(args.len() - 2);
         let before = set.len();
@@ -77,9 +77,9 @@ pub(crate) fn sadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     ctx.integer(added as i64)
 }
 
-pub(crate) fn srem(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let members: Vec<_> = ctx.args.skip(2).into_iter().map(Text::of).collect();
-    let removed = change(ctx, guard, hashes, event("srem"), |_, parts| {
+pub(crate) fn srem(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let members: Vec<_> = ctx.request.args.skip(2).into_iter().map(Text::of).collect();
+    let removed = change(ctx, guard, event("srem"), |_, parts| {
         let mut set = Set::load(parts)?;
         let removed = set.remove(members.iter().copied());
         if removed > 0 {
@@ -90,23 +90,23 @@ pub(crate) fn srem(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     ctx.integer(removed as i64)
 }
 
-pub(crate) fn scard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let value = read(ctx, guard, hashes)?;
+pub(crate) fn scard(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let value = read(ctx, guard)?;
     let count = value.map_or(Ok(0), |value| count(value, Type::Set))?;
     ctx.integer(count as i64)
 }
 
-pub(crate) fn sismember(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let found = match read(ctx, guard, hashes)? {
+pub(crate) fn sismember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let found = match read(ctx, guard)? {
         Some(value) => find_at_most_once::<()>(value, ctx.arg(2))?.is_some(),
         None => false,
     };
     ctx.integer(found.into())
 }
 
-pub(crate) fn smismember(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let mut set = Set::of(read(ctx, guard, hashes)?)?;
-    let members = ctx.args.skip(2);
+pub(crate) fn smismember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let mut set = Set::of(read(ctx, guard)?)?;
+    let members = ctx.request.args.skip(2);
     set.expect(members.len());
     let mut reply = ctx.reply();
     reply.array(members.len());
@@ -127,21 +127,21 @@ fn write_members<'m>(
     members.for_each(|member| reply.bulk(&member.bytes()));
 }
 
-pub(crate) fn smembers(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let set = Set::of(read(ctx, guard, hashes)?)?;
+pub(crate) fn smembers(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let set = Set::of(read(ctx, guard)?)?;
     let members = set.elements().iter().map(|(member, ())| *member);
     write_members(ctx, set.len(), members);
     Ok(())
 }
 
-pub(crate) fn spop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let wanted = match ctx.args.len() {
+pub(crate) fn spop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let wanted = match ctx.request.args.len() {
         2 => None,
         3 => Some(parse_count(ctx.arg(2))?),
         _ => return Err(SYNTAX),
     };
     let number = wanted.unwrap_or(1);
-    let popped: Vec<Vec<u8>> = change(ctx, guard, hashes, event("spop"), |ctx, parts| {
+    let popped: Vec<Vec<u8>> = change(ctx, guard, event("spop"), |ctx, parts| {
         let mut set = Set::load(parts)?;
         let places = random_places(ctx, set.len(), number);
         let elements = set.elements();
@@ -168,17 +168,13 @@ pub(crate) fn spop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     Ok(())
 }
 
-pub(crate) fn srandmember(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    let wanted = match ctx.args.len() {
+pub(crate) fn srandmember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let wanted = match ctx.request.args.len() {
         2 => None,
         3 => Some(parse_random_count(ctx.arg(2))?),
         _ => return Err(SYNTAX),
     };
-    let set = Set::of(read(ctx, guard, hashes)?)?;
+    let set = Set::of(read(ctx, guard)?)?;
     let Some(wanted) = wanted else {
         return match ctx.local.random.pick(set.elements()) {
             Some((member, ())) => ctx.bulk(&member.bytes()),
@@ -190,10 +186,10 @@ pub(crate) fn srandmember(
     })
 }
 
-pub(crate) fn smove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn smove(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let member = Text::of(ctx.arg(3));
     let is_same = ctx.arg(1) == ctx.arg(2);
-    at_once(ctx, guard, hashes, |ctx, found| {
+    at_once(ctx, guard, |ctx, found| {
         let [source, target] = found else {
             return Err(SYNTAX);
         };
@@ -308,7 +304,11 @@ fn combined(
         *at = 0;
         progress.done = n + 1;
         if operation == Operation::Union {
-            check_result(ctx, ctx.spec.has(flag::WRITE), progress.members.len())?;
+            check_result(
+                ctx,
+                ctx.request.spec.has(flag::WRITE),
+                progress.members.len(),
+            )?;
         }
         if part.is_over() {
             return Ok(false);
@@ -332,13 +332,8 @@ fn combine_then(
     Err(ctx.end_part(progress, done, Vec::new()))
 }
 
-fn combine(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-    operation: Operation,
-) -> Done {
-    computed_at_once(ctx, guard, hashes, |ctx, found| {
+fn combine(ctx: &mut Context<'_>, guard: &mut Guard<'_>, operation: Operation) -> Done {
+    computed_at_once(ctx, guard, |ctx, found| {
         combine_then(ctx, operation, found, |ctx, members| {
             write_members(ctx, members.len(), members.all());
             Ok(Vec::new())
@@ -347,58 +342,50 @@ fn combine(
 }
 
 /// As [`combine`], with the result in argument 1.
-fn combine_into(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-    operation: Operation,
-) -> Done {
-    computed_at_once(ctx, guard, hashes, |ctx, found| {
+fn combine_into(ctx: &mut Context<'_>, guard: &mut Guard<'_>, operation: Operation) -> Done {
+    computed_at_once(ctx, guard, |ctx, found| {
         let found = found.get(1..).unwrap_or_default();
         combine_then(ctx, operation, found, |ctx, members| {
             let set = members.set()?;
             ctx.integer(set.len() as i64)?;
             let value = encoded(|parts| set.store(parts))?;
-            Ok(vec![Write::result(0, value, true, event(ctx.spec.name))])
+            Ok(vec![Write::result(
+                0,
+                value,
+                true,
+                event(ctx.request.spec.name),
+            )])
         })
     })
 }
 
-pub(crate) fn sunion(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    combine(ctx, guard, hashes, Operation::Union)
+pub(crate) fn sunion(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    combine(ctx, guard, Operation::Union)
 }
 
-pub(crate) fn sinter(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    combine(ctx, guard, hashes, Operation::Intersection)
+pub(crate) fn sinter(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    combine(ctx, guard, Operation::Intersection)
 }
 
-pub(crate) fn sdiff(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    combine(ctx, guard, hashes, Operation::Difference)
+pub(crate) fn sdiff(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    combine(ctx, guard, Operation::Difference)
 }
 
-pub(crate) fn sunionstore(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    combine_into(ctx, guard, hashes, Operation::Union)
+pub(crate) fn sunionstore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    combine_into(ctx, guard, Operation::Union)
 }
 
-pub(crate) fn sinterstore(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    combine_into(ctx, guard, hashes, Operation::Intersection)
+pub(crate) fn sinterstore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    combine_into(ctx, guard, Operation::Intersection)
 }
 
-pub(crate) fn sdiffstore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    combine_into(ctx, guard, hashes, Operation::Difference)
+pub(crate) fn sdiffstore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    combine_into(ctx, guard, Operation::Difference)
 }
 
 /// The LIMIT of SINTERCARD and ZINTERCARD after their keys; 0: none.
 pub(crate) fn parse_limit(ctx: &Context<'_>, from: usize) -> Result<usize, Failure> {
-    let (mut limit, mut rest) = (0, ctx.args.skip(from).into_iter());
+    let (mut limit, mut rest) = (0, ctx.request.args.skip(from).into_iter());
     while let Some(option) = rest.next() {
         if !option.eq_ignore_ascii_case(b"limit") {
             return Err(SYNTAX);
@@ -410,12 +397,12 @@ pub(crate) fn parse_limit(ctx: &Context<'_>, from: usize) -> Result<usize, Failu
     Ok(limit)
 }
 
-pub(crate) fn sintercard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn sintercard(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let too_few = Failure::Text("ERR numkeys should be greater than 0");
     let too_many = Failure::Text("ERR Number of keys can't be greater than number of args");
     let keys = parse_keys(ctx, 1, too_few, too_many)?;
     let limit = parse_limit(ctx, 2 + keys)?;
-    computed_at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, |ctx, found| {
         combine_then(ctx, Operation::Intersection, found, |ctx, members| {
             let count = if limit > 0 {
                 members.len().min(limit)
@@ -428,9 +415,9 @@ pub(crate) fn sintercard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &
     })
 }
 
-pub(crate) fn sscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn sscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     collection::parse_scan_cursor(ctx)?;
-    let Some(value) = read(ctx, guard, hashes)? else {
+    let Some(value) = read(ctx, guard)? else {
         return collection::empty_scan(ctx);
     };
     let set = Set::of(Some(value))?;

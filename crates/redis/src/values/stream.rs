@@ -8,7 +8,7 @@ use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGE
 use crate::command::events::EventName;
 use crate::command::row::*;
 use duramen_config::EventClasses;
-use duramen_engine::{Guard, KeyHash};
+use duramen_engine::Guard;
 use duramen_types::stream::{self, Entry, Id, Rough, Trim};
 use duramen_types::{Part, Parts, Stream, Text};
 use duramen_wire::resp::number::parse_integer;
@@ -134,7 +134,7 @@ pub(crate) fn parse_end(text: &[u8]) -> Result<Id, Failure> {
 
 /// The ids in all arguments from `from` on.
 pub(crate) fn parse_ids(ctx: &Context<'_>, from: usize) -> Result<Vec<Id>, Failure> {
-    let ids = ctx.args.skip(from).into_iter();
+    let ids = ctx.request.args.skip(from).into_iter();
     ids.map(|text| parse_id(text, 0)).collect()
 }
 
@@ -197,7 +197,7 @@ fn parse_trim(
     at: usize,
     is_length: bool,
 ) -> Result<(Trim, bool, usize), Failure> {
-    let has_more = at + 1 < ctx.args.len();
+    let has_more = at + 1 < ctx.request.args.len();
     let at = at + usize::from(has_more && matches!(ctx.arg(at), b"~" | b"="));
     let is_rough = ctx.arg(at - 1) == b"~";
     let trim = match is_length {
@@ -224,8 +224,8 @@ fn parse_new_id(text: &[u8]) -> Result<NewId, Failure> {
 fn parse(ctx: &Context<'_>, adds: bool) -> Result<Options, Failure> {
     let (mut trim, mut is_rough, mut limit) = (None, false, None);
     let (mut only_present, mut id, mut at) = (false, NewId::Any, 2);
-    while let Some(option) = ctx.args.get(at) {
-        let has_more = at + 1 < ctx.args.len();
+    while let Some(option) = ctx.request.args.get(at) {
+        let has_more = at + 1 < ctx.request.args.len();
         at += 1;
         match option.to_ascii_lowercase().as_slice() {
             b"*" if adds => break,
@@ -305,9 +305,9 @@ fn new_id(stream: &Stream<'_>, id: NewId, now_ms: u64) -> Result<Id, Failure> {
     ))
 }
 
-pub(crate) fn xadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn xadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let options = parse(ctx, true)?;
-    let number = ctx.args.len().saturating_sub(options.next);
+    let number = ctx.request.args.len().saturating_sub(options.next);
     if number < 2 || number % 2 == 1 {
         return Err(Failure::Text(
             "ERR wrong number of arguments for 'xadd' command",
@@ -319,13 +319,13 @@ pub(crate) fn xadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
         ));
     }
     let mut pairs = Vec::with_capacity(number / 2);
-    let mut rest = ctx.args.skip(options.next).into_iter();
+    let mut rest = ctx.request.args.skip(options.next).into_iter();
     while let (Some(field), Some(value)) = (rest.next(), rest.next()) {
         pairs.push((Text::of(field), Text::of(value)));
     }
     let now_ms = guard.now_ms();
     let mut trimmed = 0;
-    let (added, outcome) = change_silently(ctx, guard, hashes, |_, parts| {
+    let (added, outcome) = change_silently(ctx, guard, |_, parts| {
         if options.only_present && parts.get(Part::Root).is_none() {
             return Ok(None);
         }
@@ -338,9 +338,9 @@ pub(crate) fn xadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
         stream.store(parts)?;
         Ok(Some(id))
     })?;
-    ctx.notify_change(event("xadd"), ctx.only_key(), outcome);
+    ctx.notify_change(event("xadd"), ctx.key().bytes, outcome);
     if added.is_some() && trimmed > 0 {
-        ctx.notify(event("xtrim"), ctx.only_key());
+        ctx.notify(event("xtrim"), ctx.key().bytes);
     }
     match added {
         Some(id) => write_id(&mut ctx.reply(), id),
@@ -349,9 +349,9 @@ pub(crate) fn xadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     Ok(())
 }
 
-pub(crate) fn xtrim(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn xtrim(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let options = parse(ctx, false)?;
-    let removed = change(ctx, guard, hashes, event("xtrim"), |_, parts| {
+    let removed = change(ctx, guard, event("xtrim"), |_, parts| {
         let mut stream = Stream::load(parts)?;
         let removed = match options.trim {
             Some(trim) => stream.trim(trim, options.rough)?,
@@ -365,8 +365,8 @@ pub(crate) fn xtrim(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     ctx.integer(removed as i64)
 }
 
-pub(crate) fn xdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let removed = change(ctx, guard, hashes, event("xdel"), |ctx, parts| {
+pub(crate) fn xdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let removed = change(ctx, guard, event("xdel"), |ctx, parts| {
         if parts.get(Part::Root).is_none() {
             return Ok(0);
         }
@@ -382,15 +382,15 @@ pub(crate) fn xdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     ctx.integer(removed as i64)
 }
 
-pub(crate) fn xlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let value = read(ctx, guard, hashes)?;
+pub(crate) fn xlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let value = read(ctx, guard)?;
     let len = value.map_or(Ok(0), stream::len)?;
     ctx.integer(len as i64)
 }
 
 /// The COUNT of XRANGE; `None` without one.
 fn parse_count(ctx: &Context<'_>) -> Result<Option<usize>, Failure> {
-    let (mut count, mut rest) = (None, ctx.args.skip(4).into_iter());
+    let (mut count, mut rest) = (None, ctx.request.args.skip(4).into_iter());
     while let Some(option) = rest.next() {
         if !option.eq_ignore_ascii_case(b"count") {
             return Err(SYNTAX);
@@ -401,11 +401,11 @@ fn parse_count(ctx: &Context<'_>) -> Result<Option<usize>, Failure> {
     Ok(count)
 }
 
-fn range(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], reversed: bool) -> Done {
+fn range(ctx: &mut Context<'_>, guard: &mut Guard<'_>, reversed: bool) -> Done {
     let (low, high) = if reversed { (3, 2) } else { (2, 3) };
     let (start, end) = (parse_start(ctx.arg(low))?, parse_end(ctx.arg(high))?);
     let count = parse_count(ctx)?;
-    let Some(value) = read(ctx, guard, hashes)? else {
+    let Some(value) = read(ctx, guard)? else {
         ctx.reply().array(0);
         return Ok(());
     };
@@ -422,18 +422,18 @@ fn range(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], rever
     write_entries(ctx, &stream, &entries)
 }
 
-pub(crate) fn xrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    range(ctx, guard, hashes, false)
+pub(crate) fn xrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    range(ctx, guard, false)
 }
 
-pub(crate) fn xrevrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    range(ctx, guard, hashes, true)
+pub(crate) fn xrevrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    range(ctx, guard, true)
 }
 
-pub(crate) fn xsetid(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn xsetid(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let last = parse_id(ctx.arg(2), 0)?;
     let (mut added, mut deleted) = (None, Id::MIN);
-    let mut rest = ctx.args.skip(3).into_iter();
+    let mut rest = ctx.request.args.skip(3).into_iter();
     while let Some(option) = rest.next() {
         let value = rest.next().ok_or(SYNTAX)?;
         match option.to_ascii_lowercase().as_slice() {
@@ -455,7 +455,7 @@ pub(crate) fn xsetid(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
         }
     }
     let deleted = Some(deleted).filter(|id| *id != Id::MIN);
-    change(ctx, guard, hashes, event("xsetid"), |_, parts| {
+    change(ctx, guard, event("xsetid"), |_, parts| {
         parts.get(Part::Root).ok_or(NO_SUCH_KEY)?;
         let mut stream = Stream::load(parts)?;
         let too_small = match added {

@@ -9,7 +9,7 @@ use super::stream_group::{idle_ms, no_key_or_group, position};
 use super::stream_read::SEEN_STEP_MS;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::row::*;
-use duramen_engine::{Guard, KeyHash};
+use duramen_engine::Guard;
 use duramen_types::stream::{Entry, Group, Id, Pending};
 use duramen_types::{Part, Parts, Stream, Text};
 use duramen_wire::resp::number::parse_integer;
@@ -47,7 +47,7 @@ struct Claim<'a> {
 }
 
 fn parse_least_idle(ctx: &Context<'_>) -> Result<i64, Failure> {
-    let name = ctx.spec.name.to_ascii_uppercase();
+    let name = ctx.request.spec.name.to_ascii_uppercase();
     let wrong = || format!("ERR Invalid min-idle-time argument for {name}");
     Ok(parse_integer(ctx.arg(4)).ok_or_else(wrong)?.max(0))
 }
@@ -62,7 +62,12 @@ fn past(time_ms: i64, now_ms: u64) -> u64 {
 fn parse<'a>(ctx: &Context<'a>, now_ms: u64) -> Result<(Vec<Id>, Claim<'a>), Failure> {
     let least_idle_ms = parse_least_idle(ctx)?;
     let (mut ids, mut at) = (Vec::new(), 5);
-    while let Some(id) = ctx.args.get(at).and_then(|text| parse_id(text, 0).ok()) {
+    while let Some(id) = ctx
+        .request
+        .args
+        .get(at)
+        .and_then(|text| parse_id(text, 0).ok())
+    {
         ids.push(id);
         at += 1;
     }
@@ -75,7 +80,7 @@ fn parse<'a>(ctx: &Context<'a>, now_ms: u64) -> Result<(Vec<Id>, Claim<'a>), Fai
         only_ids: false,
         last: Id::MIN,
     };
-    let mut rest = ctx.args.skip(at).into_iter();
+    let mut rest = ctx.request.args.skip(at).into_iter();
     while let Some(option) = rest.next() {
         let name = option.to_ascii_lowercase();
         let (is_last, value) = (rest.len() == 0, rest.clone().next().unwrap_or_default());
@@ -218,7 +223,6 @@ fn claim_from<'s>(
 fn claim(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     claim: &Claim<'_>,
     is_cursor: bool,
     mut run: impl for<'s> FnMut(
@@ -229,7 +233,7 @@ fn claim(
 ) -> Done {
     let (start, now_ms) = (ctx.out.len(), guard.now_ms());
     let mut is_new = false;
-    let (_, outcome) = change_silently(ctx, guard, hashes, |ctx, parts| {
+    let (_, outcome) = change_silently(ctx, guard, |ctx, parts| {
         ctx.out.truncate(start);
         parts.get(Part::Root).ok_or_else(|| no_key_or_group(ctx))?;
         let mut stream = Stream::load(parts)?;
@@ -260,7 +264,7 @@ fn claim(
         Ok(())
     })?;
     if is_new {
-        ctx.notify_change(CONSUMER_MADE, ctx.only_key(), outcome);
+        ctx.notify_change(CONSUMER_MADE, ctx.key().bytes, outcome);
     }
     Ok(())
 }
@@ -292,29 +296,29 @@ fn write_claimed(
     Ok(())
 }
 
-pub(crate) fn xclaim(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn xclaim(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let parsed = parse(ctx, guard.now_ms());
     // The group is looked for before the arguments are.
     let (ids, options) = match parsed {
         Ok(parsed) => parsed,
         Err(failure) => {
-            let value = super::collection::read(ctx, guard, hashes)?;
+            let value = super::collection::read(ctx, guard)?;
             let groups = value.map(|value| Stream::of(Some(value))?.groups());
             let groups = groups.transpose()?.unwrap_or_default();
             position(&groups, ctx.arg(2)).ok_or_else(|| no_key_or_group(ctx))?;
             return Err(failure);
         }
     };
-    claim(ctx, guard, hashes, &options, false, |stream, group, how| {
+    claim(ctx, guard, &options, false, |stream, group, how| {
         claim_ids(stream, group, &ids, how)
     })
 }
 
-pub(crate) fn xautoclaim(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn xautoclaim(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let least_idle_ms = parse_least_idle(ctx)?;
     let start = parse_start(ctx.arg(5))?;
     let (mut count, mut only_ids) = (COUNT_DEFAULT, false);
-    let mut rest = ctx.args.skip(6).into_iter();
+    let mut rest = ctx.request.args.skip(6).into_iter();
     while let Some(option) = rest.next() {
         match option.to_ascii_lowercase().as_slice() {
             b"count" if rest.len() > 0 => {
@@ -337,7 +341,7 @@ pub(crate) fn xautoclaim(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &
         only_ids,
         last: Id::MIN,
     };
-    claim(ctx, guard, hashes, &options, true, |stream, group, how| {
+    claim(ctx, guard, &options, true, |stream, group, how| {
         claim_from(stream, group, (start, count), how)
     })
 }

@@ -8,7 +8,7 @@ use super::stream::{
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::events::EventName;
 use crate::command::row::*;
-use duramen_engine::{Guard, KeyHash};
+use duramen_engine::Guard;
 use duramen_types::stream::{Group, Id, Pending, groups};
 use duramen_types::{Part, Parts, Stream, Text};
 use duramen_wire::resp::number::parse_integer;
@@ -74,7 +74,8 @@ pub(crate) fn position(groups: &[Group<'_>], name: &[u8]) -> Option<usize> {
 
 /// The options of XGROUP CREATE and SETID: MKSTREAM, and the number of entries read.
 fn parse_options(ctx: &Context<'_>, creates: bool) -> Result<(bool, Option<u64>), Failure> {
-    let (mut makes, mut entries_read, mut rest) = (false, None, ctx.args.skip(5).into_iter());
+    let (mut makes, mut entries_read, mut rest) =
+        (false, None, ctx.request.args.skip(5).into_iter());
     while let Some(option) = rest.next() {
         match option.to_ascii_lowercase().as_slice() {
             b"mkstream" if creates => makes = true,
@@ -93,16 +94,16 @@ fn parse_options(ctx: &Context<'_>, creates: bool) -> Result<(bool, Option<u64>)
     Ok((makes, entries_read))
 }
 
-pub(crate) fn create(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn create(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let (makes, entries_read) = parse_options(ctx, true)?;
-    let args = ctx.args;
+    let args = ctx.request.args;
     let name = Text::of(args.get(3).unwrap_or_default());
-    change(ctx, guard, hashes, event("xgroup-create"), |ctx, parts| {
+    change(ctx, guard, event("xgroup-create"), |ctx, parts| {
         if parts.get(Part::Root).is_none() && !makes {
             return Err(NO_STREAM);
         }
         let mut stream = Stream::load(parts)?;
-        if ctx.args.len() > 8 {
+        if ctx.request.args.len() > 8 {
             return Err(wrong_arguments(ctx));
         }
         let last = match ctx.arg(4) {
@@ -126,11 +127,10 @@ pub(crate) fn create(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
 fn change_group<T>(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     event: EventName,
     mut run: impl FnMut(&Stream<'_>, &mut Group<'_>) -> Result<(T, bool), Failure>,
 ) -> Result<T, Failure> {
-    change(ctx, guard, hashes, event, |ctx, parts| {
+    change(ctx, guard, event, |ctx, parts| {
         parts.get(Part::Root).ok_or(NO_STREAM)?;
         let mut stream = Stream::load(parts)?;
         let mut all = stream.groups()?;
@@ -145,32 +145,26 @@ fn change_group<T>(
     })
 }
 
-pub(crate) fn setid(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn setid(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let (_, entries_read) = parse_options(ctx, false)?;
-    let (id, wrong) = (ctx.arg(4), ctx.args.len() > 7);
+    let (id, wrong) = (ctx.arg(4), ctx.request.args.len() > 7);
     let wrong = wrong.then(|| wrong_arguments(ctx).text());
-    change_group(
-        ctx,
-        guard,
-        hashes,
-        event("xgroup-setid"),
-        |stream, group| {
-            if let Some(wrong) = &wrong {
-                return Err(wrong.clone().into());
-            }
-            group.last = match id {
-                b"$" => stream.last(),
-                id => parse_any_id(id, 0)?,
-            };
-            group.read = entries_read;
-            Ok(((), true))
-        },
-    )?;
+    change_group(ctx, guard, event("xgroup-setid"), |stream, group| {
+        if let Some(wrong) = &wrong {
+            return Err(wrong.clone().into());
+        }
+        group.last = match id {
+            b"$" => stream.last(),
+            id => parse_any_id(id, 0)?,
+        };
+        group.read = entries_read;
+        Ok(((), true))
+    })?;
     ctx.ok()
 }
 
-pub(crate) fn destroy(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let removed = change(ctx, guard, hashes, event("xgroup-destroy"), |ctx, parts| {
+pub(crate) fn destroy(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let removed = change(ctx, guard, event("xgroup-destroy"), |ctx, parts| {
         parts.get(Part::Root).ok_or(NO_STREAM)?;
         let mut stream = Stream::load(parts)?;
         let mut all = stream.groups()?;
@@ -185,15 +179,11 @@ pub(crate) fn destroy(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
     ctx.integer(removed)
 }
 
-pub(crate) fn createconsumer(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
+pub(crate) fn createconsumer(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let now_ms = guard.now_ms();
-    let args = ctx.args;
+    let args = ctx.request.args;
     let name = Text::of(args.get(4).unwrap_or_default());
-    let made = change(ctx, guard, hashes, CONSUMER_MADE, |ctx, parts| {
+    let made = change(ctx, guard, CONSUMER_MADE, |ctx, parts| {
         parts.get(Part::Root).ok_or(NO_STREAM)?;
         let mut stream = Stream::load(parts)?;
         let mut all = stream.groups()?;
@@ -210,23 +200,13 @@ pub(crate) fn createconsumer(
     ctx.integer(made)
 }
 
-pub(crate) fn delconsumer(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
+pub(crate) fn delconsumer(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let name = Text::of(ctx.arg(4));
-    let removed = change_group(
-        ctx,
-        guard,
-        hashes,
-        event("xgroup-delconsumer"),
-        |_, group| {
-            let place = group.consumer(&name);
-            let removed = place.map(|place| group.remove_consumer(place));
-            Ok((removed.unwrap_or(0), removed.is_some()))
-        },
-    )?;
+    let removed = change_group(ctx, guard, event("xgroup-delconsumer"), |_, group| {
+        let place = group.consumer(&name);
+        let removed = place.map(|place| group.remove_consumer(place));
+        Ok((removed.unwrap_or(0), removed.is_some()))
+    })?;
     ctx.integer(removed as i64)
 }
 
@@ -249,8 +229,8 @@ pub(crate) fn group_help(ctx: &mut Context<'_>) -> Done {
     ])
 }
 
-pub(crate) fn xack(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let (removed, _) = change_silently(ctx, guard, hashes, |ctx, parts| {
+pub(crate) fn xack(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let (removed, _) = change_silently(ctx, guard, |ctx, parts| {
         if parts.get(Part::Root).is_none() {
             return Ok(0);
         }
@@ -282,14 +262,14 @@ struct Range<'a> {
 fn parse_range<'a>(ctx: &Context<'a>) -> Result<Option<Range<'a>>, Failure> {
     let number = |at: usize| parse_integer(ctx.arg(at)).ok_or(NOT_AN_INTEGER);
     let (mut at, mut least_idle_ms) = (3, 0);
-    match ctx.args.len() {
+    match ctx.request.args.len() {
         3 => return Ok(None),
         6..=9 => {}
         _ => return Err(SYNTAX),
     }
     if ctx.arg(3).eq_ignore_ascii_case(b"idle") {
         least_idle_ms = number(4)?;
-        if ctx.args.len() < 8 {
+        if ctx.request.args.len() < 8 {
             return Err(SYNTAX);
         }
         at = 5;
@@ -299,7 +279,7 @@ fn parse_range<'a>(ctx: &Context<'a>) -> Result<Option<Range<'a>>, Failure> {
         ids: (parse_start(ctx.arg(at))?, parse_end(ctx.arg(at + 1))?),
         most,
         least_idle_ms,
-        consumer: ctx.args.get(at + 3),
+        consumer: ctx.request.args.get(at + 3),
     }))
 }
 
@@ -308,10 +288,10 @@ pub(crate) fn idle_ms(pending: &Pending, now_ms: u64) -> i64 {
     now_ms.wrapping_sub(pending.delivered_at_ms) as i64
 }
 
-pub(crate) fn xpending(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn xpending(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let range = parse_range(ctx)?;
     let now_ms = guard.now_ms();
-    let value = read(ctx, guard, hashes)?;
+    let value = read(ctx, guard)?;
     let groups = match value {
         Some(value) => Stream::of(Some(value))?.groups()?,
         None => Vec::new(),

@@ -5,7 +5,7 @@ use super::stream::{write_entries, write_entry, write_id};
 use super::stream_group::{consumers_by_name, no_group, position, wrong_arguments};
 use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER};
 use crate::command::row::*;
-use duramen_engine::{Guard, KeyHash};
+use duramen_engine::Guard;
 use duramen_types::Stream;
 use duramen_types::stream::{Group, Id};
 use duramen_wire::resp::Encoder;
@@ -28,12 +28,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
 const COUNT_DEFAULT: usize = 10;
 
 /// The stream under the request's key.
-fn stream<'g>(
-    ctx: &mut Context<'_>,
-    guard: &'g Guard<'_>,
-    hashes: &[KeyHash],
-) -> Result<Stream<'g>, Failure> {
-    let value = read(ctx, guard, hashes)?.ok_or(NO_SUCH_KEY)?;
+fn stream<'g>(ctx: &mut Context<'_>, guard: &'g Guard<'_>) -> Result<Stream<'g>, Failure> {
+    let value = read(ctx, guard)?.ok_or(NO_SUCH_KEY)?;
     Ok(Stream::of(Some(value))?)
 }
 
@@ -60,8 +56,8 @@ fn write_progress(reply: &mut Encoder<'_>, stream: &Stream<'_>, group: &Group<'_
     }
 }
 
-pub(crate) fn groups(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let stream = stream(ctx, guard, hashes)?;
+pub(crate) fn groups(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let stream = stream(ctx, guard)?;
     let groups = stream.groups()?;
     let mut reply = ctx.reply();
     reply.array(groups.len());
@@ -76,9 +72,9 @@ pub(crate) fn groups(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     Ok(())
 }
 
-pub(crate) fn consumers(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn consumers(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let now_ms = guard.now_ms();
-    let groups = stream(ctx, guard, hashes)?.groups()?;
+    let groups = stream(ctx, guard)?.groups()?;
     let group = position(&groups, ctx.arg(3)).and_then(|at| groups.get(at));
     let group = group.ok_or_else(|| no_group(ctx))?;
     let mut reply = ctx.reply();
@@ -102,12 +98,12 @@ pub(crate) fn consumers(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[
 /// `None`: without FULL; otherwise the COUNT.
 fn parse_full(ctx: &Context<'_>) -> Result<Option<usize>, Failure> {
     let (full, count) = (ctx.arg(3), ctx.arg(4));
-    match ctx.args.len() {
+    match ctx.request.args.len() {
         3 => return Ok(None),
         4 | 6 if full.eq_ignore_ascii_case(b"full") => {}
         _ => return Err(wrong_arguments(ctx)),
     }
-    if ctx.args.len() == 4 {
+    if ctx.request.args.len() == 4 {
         return Ok(Some(COUNT_DEFAULT));
     }
     if !count.eq_ignore_ascii_case(b"count") {
@@ -121,12 +117,8 @@ fn parse_full(ctx: &Context<'_>) -> Result<Option<usize>, Failure> {
     }))
 }
 
-pub(crate) fn stream_info(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    let stream = stream(ctx, guard, hashes)?;
+pub(crate) fn stream_info(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let stream = stream(ctx, guard)?;
     let full = parse_full(ctx)?;
     let nodes = stream
         .len()

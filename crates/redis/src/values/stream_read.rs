@@ -9,7 +9,7 @@ use super::stream::{CONSUMER_MADE, parse_id, pending_bytes, write_entry, write_i
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::row::*;
 use duramen_config::clock;
-use duramen_engine::{Guard, KeyHash, Object};
+use duramen_engine::{Guard, Object};
 use duramen_types::stream::{Entry, Group, Id, Place};
 use duramen_types::{Stream, Text, Type};
 use duramen_wire::resp::Protocol;
@@ -68,8 +68,8 @@ fn parse<'a>(ctx: &Context<'a>, in_group: bool, now_ms: u64) -> Result<Options<'
         keys: (0, 0),
     };
     let mut at = 1;
-    while let Some(option) = ctx.args.get(at) {
-        let more = ctx.args.len() - at - 1;
+    while let Some(option) = ctx.request.args.get(at) {
+        let more = ctx.request.args.len() - at - 1;
         at += 1;
         match option.to_ascii_lowercase().as_slice() {
             b"block" if more > 0 => options.block_ms = Some(parse_block(ctx.arg(at), now_ms)?),
@@ -144,12 +144,11 @@ fn write_nothing(ctx: &mut Context<'_>) {
 fn look_or_wait(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     block_ms: Option<u64>,
-    mut look: impl FnMut(&mut Context<'_>, &mut Guard<'_>, &[KeyHash]) -> Result<bool, Failure>,
+    mut look: impl FnMut(&mut Context<'_>, &mut Guard<'_>) -> Result<bool, Failure>,
 ) -> Done {
     let Some(block_ms) = block_ms else {
-        if !look(ctx, guard, hashes)? {
+        if !look(ctx, guard)? {
             write_nothing(ctx);
         }
         return Ok(());
@@ -164,9 +163,7 @@ fn look_or_wait(
         },
         late: write_nothing,
     };
-    ctx.take_or_wait(guard, hashes, &wait, |ctx, guard, hashes, _| {
-        look(ctx, guard, hashes)
-    })
+    ctx.take_or_wait(guard, &wait, |ctx, guard, _| look(ctx, guard))
 }
 
 /// An entry of the reply; without content if it was deleted.
@@ -218,18 +215,14 @@ fn parse_last(text: &[u8], stream: Option<&Stream<'_>>) -> Result<Id, Failure> {
     }
 }
 
-pub(crate) fn xread(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn xread(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let options = parse(ctx, false, guard.now_ms())?;
     // `$` is the last id at the first look.
     let known = ctx.client.key_wait.as_mut();
     let mut last_ids = known.map_or_else(Vec::new, |wait| std::mem::take(&mut wait.last_ids));
-    let done = look_or_wait(
-        ctx,
-        guard,
-        hashes,
-        options.block_ms,
-        |ctx, guard, hashes| read_behind(ctx, guard, hashes, &options, &mut last_ids),
-    );
+    let done = look_or_wait(ctx, guard, options.block_ms, |ctx, guard| {
+        read_behind(ctx, guard, &options, &mut last_ids)
+    });
     if let Some(wait) = &mut ctx.client.key_wait {
         wait.last_ids = last_ids;
     }
@@ -269,13 +262,12 @@ fn place_of(
 fn read_behind(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     options: &Options<'_>,
     last_ids: &mut Vec<Id>,
 ) -> Result<bool, Failure> {
     let (first, number) = options.keys;
     let mut is_found = false;
-    at_once(ctx, guard, hashes, |ctx, found| {
+    at_once(ctx, guard, |ctx, found| {
         let mut streams = Vec::with_capacity(number);
         let mut ids = Vec::with_capacity(number);
         for (n, object) in found.iter().enumerate() {
@@ -477,30 +469,25 @@ fn sources<'f>(
     Ok((sources, places))
 }
 
-pub(crate) fn xreadgroup(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn xreadgroup(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let now_ms = guard.now_ms();
     let options = parse(ctx, true, now_ms)?;
-    look_or_wait(
-        ctx,
-        guard,
-        hashes,
-        options.block_ms,
-        |ctx, guard, hashes| give(ctx, guard, hashes, &options, now_ms),
-    )
+    look_or_wait(ctx, guard, options.block_ms, |ctx, guard| {
+        give(ctx, guard, &options, now_ms)
+    })
 }
 
 /// Gives entries to the consumer, and replies. Returns whether there were any.
 fn give(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     options: &Options<'_>,
     now_ms: u64,
 ) -> Result<bool, Failure> {
     let (group, consumer) = options.group.unwrap_or_default();
     let (first, _) = options.keys;
     let mut is_found = false;
-    at_once(ctx, guard, hashes, |ctx, found| {
+    at_once(ctx, guard, |ctx, found| {
         let mut wanted = Vec::with_capacity(found.len());
         let (sources, places) = sources(ctx, found, first, group, &mut wanted)?;
         let (mut streams, mut states) = (Vec::new(), Vec::new());

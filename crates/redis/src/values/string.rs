@@ -7,12 +7,13 @@ use crate::command::access::KeyAccess;
 use crate::command::context::{Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER};
 use crate::command::events::{DEL, EXPIRE, EventName, INCRBY, INCRBYFLOAT, PERSIST, SET};
 use crate::command::growth::Planned;
+use crate::command::key::Key;
 use crate::command::room::Planner;
 use crate::command::row::*;
 use duramen_base::expiry::removes_at_once;
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_config::EventClasses;
-use duramen_engine::{Condition, Decision, Error, Guard, KeyHash};
+use duramen_engine::{Condition, Decision, Error, Guard};
 use duramen_wire::resp::number::{parse_integer, write_integer};
 use duramen_wire::resp::{Args, Encoder};
 
@@ -91,8 +92,9 @@ fn with_range(args: &Args<'_>, bytes: usize) -> usize {
 const SETRANGE: EventName = (EventClasses::STRING, "setrange");
 const APPEND: EventName = (EventClasses::STRING, "append");
 
-pub(crate) fn get(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+pub(crate) fn get(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
+    let found = guard.read(key.table, key.hash, key.bytes)?;
     note_read(ctx, found.is_some());
     match plain(found)? {
         Some(value) => ctx.bulk(value),
@@ -111,28 +113,31 @@ fn note_read(ctx: &mut Context<'_>, hit: bool) {
     ctx.notify_miss(ctx.arg(1));
 }
 
-pub(crate) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    if ctx.args.len() == 3 {
-        let outcome = guard.write(ctx.table, hashes[0], ctx.arg(1), ctx.arg(2), None)?;
-        ctx.notify_change(SET, ctx.arg(1), outcome);
+pub(crate) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let (key, value) = (ctx.key(), ctx.arg(2));
+    if ctx.request.args.len() == 3 {
+        let outcome = guard.write(key.table, key.hash, key.bytes, value, None)?;
+        ctx.notify_change(SET, key.bytes, outcome);
         return ctx.ok();
     }
-    let options = set_options::parse_set(&ctx.args)?;
-    let expires_at_ms = options.expiry.at_ms(guard.now_ms(), ctx.spec.name)?;
+    let options = set_options::parse_set(&ctx.request.args)?;
+    let expires_at_ms = options
+        .expiry
+        .at_ms(guard.now_ms(), ctx.request.spec.name)?;
     if options.get || options.expiry == Expiry::Keep || options.when.compares() {
-        return set_with_old(ctx, guard, hashes[0], &options, expires_at_ms);
+        return set_with_old(ctx, guard, &options, expires_at_ms);
     }
     let condition = match options.when {
         When::Absent => Condition::Absent,
         When::Present => Condition::Present,
         _ => Condition::Always,
     };
-    let (key, value) = (ctx.arg(1), ctx.arg(2));
-    match guard.conditional_write(ctx.table, hashes[0], key, value, expires_at_ms, condition) {
+    let Key { table, hash, bytes } = key;
+    match guard.conditional_write(table, hash, bytes, value, expires_at_ms, condition) {
         Ok(outcome) => {
             match expires_at_ms {
-                Some(_) => ctx.notify_set_for(key, outcome),
-                None => ctx.notify_change(SET, key, outcome),
+                Some(_) => ctx.notify_set_for(key.bytes, outcome),
+                None => ctx.notify_change(SET, key.bytes, outcome),
             }
             ctx.ok()
         }
@@ -145,16 +150,15 @@ pub(crate) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
 fn set_with_old(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hash: KeyHash,
     options: &SetOptions<'_>,
     expires_at_ms: Option<u64>,
 ) -> Done {
-    let (key, value, protocol) = (ctx.arg(1), ctx.arg(2), ctx.client.protocol);
+    let (key, value, protocol) = (ctx.key(), ctx.arg(2), ctx.client.protocol);
     let start = ctx.out.len();
     let out = &mut *ctx.out;
     let (mut wrote, mut is_wrong) = (false, false);
     let needs_string = options.get || options.when.compares();
-    let outcome = guard.update(ctx.table, hash, key, |found, _| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, _| {
         out.truncate(start);
         is_wrong = needs_string && plain(found).is_err();
         if is_wrong {
@@ -188,11 +192,11 @@ fn set_with_old(
         return Err(WRONG_TYPE);
     }
     if options.get && outcome.before.is_none() {
-        ctx.notify_miss(key);
+        ctx.notify_miss(key.bytes);
     }
     match expires_at_ms {
-        Some(_) if wrote => ctx.notify_set_for(key, outcome),
-        _ => ctx.notify_change(SET, key, outcome),
+        Some(_) if wrote => ctx.notify_set_for(key.bytes, outcome),
+        _ => ctx.notify_change(SET, key.bytes, outcome),
     }
     match (options.get, wrote) {
         (true, _) => Ok(()),
@@ -201,11 +205,11 @@ fn set_with_old(
     }
 }
 
-pub(crate) fn setnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let (key, value) = (ctx.arg(1), ctx.arg(2));
-    match guard.conditional_write(ctx.table, hashes[0], key, value, None, Condition::Absent) {
+pub(crate) fn setnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let (Key { table, hash, bytes }, value) = (ctx.key(), ctx.arg(2));
+    match guard.conditional_write(table, hash, bytes, value, None, Condition::Absent) {
         Ok(outcome) => {
-            ctx.notify_change(SET, key, outcome);
+            ctx.notify_change(SET, bytes, outcome);
             ctx.integer(1)
         }
         Err(Error::ConditionFailed { .. }) => ctx.integer(0),
@@ -213,28 +217,28 @@ pub(crate) fn setnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     }
 }
 
-pub(crate) fn setex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    set_for(ctx, guard, hashes[0], EX)
+pub(crate) fn setex(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    set_for(ctx, guard, EX)
 }
 
-pub(crate) fn psetex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    set_for(ctx, guard, hashes[0], PX)
+pub(crate) fn psetex(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    set_for(ctx, guard, PX)
 }
 
-fn set_for(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit: Unit) -> Done {
-    let expires_at_ms = set_options::expiry_ms(unit, ctx.arg(2), guard.now_ms(), ctx.spec.name)?;
-    let (key, value) = (ctx.arg(1), ctx.arg(3));
-    let outcome = guard.write(ctx.table, hash, key, value, Some(expires_at_ms))?;
-    ctx.notify_set_for(key, outcome);
+fn set_for(ctx: &mut Context<'_>, guard: &mut Guard<'_>, unit: Unit) -> Done {
+    let expires_at_ms =
+        set_options::expiry_ms(unit, ctx.arg(2), guard.now_ms(), ctx.request.spec.name)?;
+    let (key, value) = (ctx.key(), ctx.arg(3));
+    let outcome = guard.write(key.table, key.hash, key.bytes, value, Some(expires_at_ms))?;
+    ctx.notify_set_for(key.bytes, outcome);
     ctx.ok()
 }
 
-pub(crate) fn getset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn getset(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let value = ctx.arg(2);
     replace(
         ctx,
         guard,
-        hashes[0],
         Decision::Put {
             value,
             expires_at_ms: None,
@@ -242,15 +246,15 @@ pub(crate) fn getset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     )
 }
 
-pub(crate) fn getdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    replace(ctx, guard, hashes[0], Decision::Remove)
+pub(crate) fn getdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    replace(ctx, guard, Decision::Remove)
 }
 
 /// DELIFEQ key value: so that a lock is released by its owner alone, without a script.
-pub(crate) fn delifeq(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let (key, expected) = (ctx.arg(1), ctx.arg(2));
+pub(crate) fn delifeq(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let (key, expected) = (ctx.key(), ctx.arg(2));
     let mut equal = Ok(false);
-    let outcome = guard.update(ctx.table, hashes[0], key, |found, _| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, _| {
         equal = plain(found).map(|value| value == Some(expected));
         match equal {
             Ok(true) => Decision::Remove,
@@ -259,23 +263,18 @@ pub(crate) fn delifeq(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
     })?;
     let removed = equal?;
     if removed {
-        ctx.notify_removal(key, outcome);
+        ctx.notify_removal(key.bytes, outcome);
     }
     ctx.integer(removed.into())
 }
 
 /// Replies with the value and applies `decision` to the key.
-fn replace(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hash: KeyHash,
-    decision: Decision<'_>,
-) -> Done {
-    let (key, protocol) = (ctx.arg(1), ctx.client.protocol);
+fn replace(ctx: &mut Context<'_>, guard: &mut Guard<'_>, decision: Decision<'_>) -> Done {
+    let (key, protocol) = (ctx.key(), ctx.client.protocol);
     let start = ctx.out.len();
     let out = &mut *ctx.out;
     let mut done = Ok(());
-    let outcome = guard.update(ctx.table, hash, key, |found, _| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, _| {
         out.truncate(start);
         done = plain(found).map(|value| {
             let mut reply = Encoder::new(out, protocol);
@@ -292,32 +291,32 @@ fn replace(
     })?;
     done?;
     if outcome.before.is_none() {
-        ctx.notify_miss(key);
+        ctx.notify_miss(key.bytes);
     }
     match outcome.after {
-        Some(_) => ctx.notify_change(SET, key, outcome),
-        None => ctx.notify_removal(key, outcome),
+        Some(_) => ctx.notify_change(SET, key.bytes, outcome),
+        None => ctx.notify_removal(key.bytes, outcome),
     }
     Ok(())
 }
 
-pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let expiry = set_options::parse_getex(&ctx.args)?;
+pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let expiry = set_options::parse_getex(&ctx.request.args)?;
     if expiry == Expiry::Unsaid {
-        return get(ctx, guard, hashes);
+        return get(ctx, guard);
     }
-    let key = ctx.arg(1);
-    if plain(guard.read(ctx.table, hashes[0], key)?)?.is_none() {
-        ctx.notify_miss(key);
+    let key = ctx.key();
+    if plain(guard.read(key.table, key.hash, key.bytes)?)?.is_none() {
+        ctx.notify_miss(key.bytes);
         return ctx.null();
     }
     let now_ms = guard.now_ms();
-    let expires_at_ms = expiry.at_ms(now_ms, ctx.spec.name)?;
+    let expires_at_ms = expiry.at_ms(now_ms, ctx.request.spec.name)?;
     let protocol = ctx.client.protocol;
     let start = ctx.out.len();
     let out = &mut *ctx.out;
     let (mut done, mut had_expiry) = (Ok(()), false);
-    let outcome = guard.update(ctx.table, hashes[0], key, |found, scratch| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, scratch| {
         out.truncate(start);
         done = plain(found).map(|_| ());
         had_expiry = found.is_some_and(|object| object.expires_at_ms.is_some());
@@ -341,26 +340,28 @@ pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     })?;
     done?;
     match (outcome.before, expiry) {
-        (None, _) => ctx.notify_miss(key),
-        (_, Expiry::At(..)) if outcome.after.is_none() => ctx.notify(DEL, key),
-        (_, Expiry::At(..)) => ctx.notify(EXPIRE, key),
-        _ if had_expiry => ctx.notify(PERSIST, key),
+        (None, _) => ctx.notify_miss(key.bytes),
+        (_, Expiry::At(..)) if outcome.after.is_none() => ctx.notify(DEL, key.bytes),
+        (_, Expiry::At(..)) => ctx.notify(EXPIRE, key.bytes),
+        _ if had_expiry => ctx.notify(PERSIST, key.bytes),
         _ => {}
     }
     Ok(())
 }
 
-pub(crate) fn strlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+pub(crate) fn strlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
+    let found = guard.read(key.table, key.hash, key.bytes)?;
     note_read(ctx, found.is_some());
     let value = plain(found)?;
     ctx.integer(value.map_or(0, |value| value.len() as i64))
 }
 
-pub(crate) fn getrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn getrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
     let start = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
     let end = parse_integer(ctx.arg(3)).ok_or(NOT_AN_INTEGER)?;
-    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    let found = guard.read(key.table, key.hash, key.bytes)?;
     note_read(ctx, found.is_some());
     let value = plain(found)?.unwrap_or_default();
     ctx.bulk(slice(value, start, end))
@@ -386,13 +387,14 @@ fn slice(value: &[u8], start: i64, end: i64) -> &[u8] {
     value.get(start as usize..=end as usize).unwrap_or_default()
 }
 
-pub(crate) fn setrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn setrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
     let offset = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
     let offset =
         usize::try_from(offset).map_err(|_| Failure::Text("ERR offset is out of range"))?;
     let patch = ctx.arg(3);
     let mut result = Ok(0);
-    let outcome = guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, scratch| {
         let old = match plain(found) {
             Ok(old) => old.unwrap_or_default(),
             Err(failure) => {
@@ -418,14 +420,15 @@ pub(crate) fn setrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[K
         }
     })?;
     let len = result?;
-    ctx.notify_change(SETRANGE, ctx.arg(1), outcome);
+    ctx.notify_change(SETRANGE, key.bytes, outcome);
     ctx.integer(len as i64)
 }
 
-pub(crate) fn append(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn append(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let key = ctx.key();
     let tail = ctx.arg(2);
     let mut result = Ok(0);
-    let outcome = guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, scratch| {
         let old = match plain(found) {
             Ok(old) => old.unwrap_or_default(),
             Err(failure) => {
@@ -449,35 +452,35 @@ pub(crate) fn append(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     })?;
     let len = result?;
     match outcome.before == outcome.after {
-        true => ctx.notify(APPEND, ctx.arg(1)), // the tail is empty
-        false => ctx.notify_change(APPEND, ctx.arg(1), outcome),
+        true => ctx.notify(APPEND, key.bytes), // the tail is empty
+        false => ctx.notify_change(APPEND, key.bytes, outcome),
     }
     ctx.integer(len as i64)
 }
 
-pub(crate) fn incr(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    add(ctx, guard, hashes[0], 1)
+pub(crate) fn incr(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    add(ctx, guard, 1)
 }
 
-pub(crate) fn decr(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    add(ctx, guard, hashes[0], -1)
+pub(crate) fn decr(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    add(ctx, guard, -1)
 }
 
-pub(crate) fn incrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn incrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let by = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
-    add(ctx, guard, hashes[0], by)
+    add(ctx, guard, by)
 }
 
-pub(crate) fn decrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn decrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let by = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
     let by = by
         .checked_neg()
         .ok_or(Failure::Text("ERR decrement would overflow"))?;
-    add(ctx, guard, hashes[0], by)
+    add(ctx, guard, by)
 }
 
-fn add(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, by: i64) -> Done {
-    let (sum, _) = add_integer(ctx, guard, hash, by)?;
+fn add(ctx: &mut Context<'_>, guard: &mut Guard<'_>, by: i64) -> Done {
+    let (sum, _) = add_integer(ctx, guard, by)?;
     ctx.integer(sum)
 }
 
@@ -486,11 +489,11 @@ fn add(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, by: i64) -> 
 pub(crate) fn add_integer(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hash: KeyHash,
     by: i64,
 ) -> Result<(i64, u64), Failure> {
+    let key = ctx.key();
     let mut result = Ok(0);
-    let outcome = guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, scratch| {
         result = plain(found)
             .and_then(|value| value.map_or(Some(0), parse_integer).ok_or(NOT_AN_INTEGER))
             .and_then(|old| {
@@ -508,16 +511,12 @@ pub(crate) fn add_integer(
         }
     })?;
     let sum = result?;
-    ctx.notify_change(INCRBY, ctx.arg(1), outcome);
+    ctx.notify_change(INCRBY, key.bytes, outcome);
     Ok((sum, outcome.after.unwrap_or(0)))
 }
 
-pub(crate) fn incrbyfloat(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    let (text, _) = add_float(ctx, guard, hashes[0])?;
+pub(crate) fn incrbyfloat(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let (text, _) = add_float(ctx, guard)?;
     ctx.bulk(&text)
 }
 
@@ -526,11 +525,11 @@ pub(crate) fn incrbyfloat(
 pub(crate) fn add_float(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hash: KeyHash,
 ) -> Result<(Vec<u8>, u64), Failure> {
+    let key = ctx.key();
     let by = Float::parse(ctx.arg(2));
     let mut result = Ok(Vec::new());
-    let outcome = guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
+    let outcome = guard.update(key.table, key.hash, key.bytes, |found, scratch| {
         let old = plain(found).and_then(|value| {
             let old = value.map_or(Some(Float::Fixed(0)), Float::parse);
             old.ok_or(NOT_A_FLOAT)
@@ -555,6 +554,6 @@ pub(crate) fn add_float(
         }
     })?;
     let text = result?;
-    ctx.notify_change(INCRBYFLOAT, ctx.arg(1), outcome);
+    ctx.notify_change(INCRBYFLOAT, key.bytes, outcome);
     Ok((text, outcome.after.unwrap_or(0)))
 }

@@ -11,7 +11,7 @@ use crate::command::context::{Context, Done, Failure, NOT_A_FLOAT, SYNTAX};
 use crate::command::events::EventName;
 use crate::command::row::*;
 use duramen_config::EventClasses;
-use duramen_engine::{Guard, KeyHash};
+use duramen_engine::Guard;
 use duramen_types::{Sorted, Text, Type, count, find_at_most_once};
 use duramen_wire::resp::number::{parse_double, parse_integer};
 use duramen_wire::resp::{Args, Protocol};
@@ -121,7 +121,7 @@ pub(crate) struct AddOptions {
 /// Parses options; returns the argument number of the first score too.
 fn parse_add(ctx: &Context<'_>) -> Result<(AddOptions, usize), Failure> {
     let (mut options, mut at) = (AddOptions::default(), 2);
-    while let Some(option) = ctx.args.get(at) {
+    while let Some(option) = ctx.request.args.get(at) {
         let flag = match option.to_ascii_lowercase().as_slice() {
             b"nx" => &mut options.only_new,
             b"xx" => &mut options.only_present,
@@ -134,7 +134,7 @@ fn parse_add(ctx: &Context<'_>) -> Result<(AddOptions, usize), Failure> {
         *flag = true;
         at += 1;
     }
-    let rest = ctx.args.len() - at;
+    let rest = ctx.request.args.len() - at;
     if rest == 0 || !rest.is_multiple_of(2) {
         return Err(SYNTAX);
     }
@@ -208,27 +208,25 @@ fn add_one<'a>(
 fn add(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     (options, at): (AddOptions, usize),
 ) -> Result<Added, Failure> {
-    let mut rest = ctx.args.skip(at).into_iter();
-    let mut pairs = Vec::with_capacity((ctx.args.len() - at) / 2);
+    let mut rest = ctx.request.args.skip(at).into_iter();
+    let mut pairs = Vec::with_capacity((ctx.request.args.len() - at) / 2);
     while let (Some(score), Some(member)) = (rest.next(), rest.next()) {
         pairs.push((parse_score(score).ok_or(NOT_A_FLOAT)?, Text::of(member)));
     }
-    add_all(ctx, guard, hashes, &pairs, options)
+    add_all(ctx, guard, &pairs, options)
 }
 
 /// Adds members to argument 1.
 pub(crate) fn add_all(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     pairs: &[(f64, Text<'_>)],
     options: AddOptions,
 ) -> Result<Added, Failure> {
     let name = if options.increment { "zincr" } else { "zadd" };
-    change(ctx, guard, hashes, event(name), |_, parts| {
+    change(ctx, guard, event(name), |_, parts| {
         let mut set = Sorted::load(parts)?;
         set.expect(pairs.len());
         let mut done = Added::default();
@@ -260,24 +258,24 @@ pub(crate) fn write_added(ctx: &mut Context<'_>, done: &Added, options: AddOptio
     }
 }
 
-pub(crate) fn zadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn zadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let (options, at) = parse_add(ctx)?;
-    let done = add(ctx, guard, hashes, (options, at))?;
+    let done = add(ctx, guard, (options, at))?;
     write_added(ctx, &done, options)
 }
 
-pub(crate) fn zincrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn zincrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let options = AddOptions {
         increment: true,
         ..AddOptions::default()
     };
-    let done = add(ctx, guard, hashes, (options, 2))?;
+    let done = add(ctx, guard, (options, 2))?;
     write_added(ctx, &done, options)
 }
 
-pub(crate) fn zrem(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let members: Vec<_> = ctx.args.skip(2).into_iter().map(Text::of).collect();
-    let removed = change(ctx, guard, hashes, event("zrem"), |_, parts| {
+pub(crate) fn zrem(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let members: Vec<_> = ctx.request.args.skip(2).into_iter().map(Text::of).collect();
+    let removed = change(ctx, guard, event("zrem"), |_, parts| {
         let mut set = Sorted::load(parts)?;
         let removed = set.remove(members.iter().copied());
         if removed > 0 {
@@ -288,14 +286,14 @@ pub(crate) fn zrem(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     ctx.integer(removed as i64)
 }
 
-pub(crate) fn zcard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let value = read(ctx, guard, hashes)?;
+pub(crate) fn zcard(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let value = read(ctx, guard)?;
     let count = value.map_or(Ok(0), |value| count(value, Type::SortedSet))?;
     ctx.integer(count as i64)
 }
 
-pub(crate) fn zscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let score = match read(ctx, guard, hashes)? {
+pub(crate) fn zscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let score = match read(ctx, guard)? {
         Some(value) => find_at_most_once::<f64>(value, ctx.arg(2))?,
         None => None,
     };
@@ -306,9 +304,9 @@ pub(crate) fn zscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     Ok(())
 }
 
-pub(crate) fn zmscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
-    let members = ctx.args.skip(2);
+pub(crate) fn zmscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let mut set = Sorted::of(read(ctx, guard)?)?;
+    let members = ctx.request.args.skip(2);
     set.expect(members.len());
     let mut reply = ctx.reply();
     reply.array(members.len());
@@ -321,13 +319,13 @@ pub(crate) fn zmscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
     Ok(())
 }
 
-fn rank(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], from_end: bool) -> Done {
-    let with_score = match ctx.args.len() {
+fn rank(ctx: &mut Context<'_>, guard: &mut Guard<'_>, from_end: bool) -> Done {
+    let with_score = match ctx.request.args.len() {
         3 => false,
         4 if ctx.arg(3).eq_ignore_ascii_case(b"withscore") => true,
         _ => return Err(SYNTAX),
     };
-    let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
+    let mut set = Sorted::of(read(ctx, guard)?)?;
     let member = Text::of(ctx.arg(2));
     let Some(rank) = set.rank(&member) else {
         match with_score {
@@ -349,12 +347,12 @@ fn rank(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], from_e
     Ok(())
 }
 
-pub(crate) fn zrank(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    rank(ctx, guard, hashes, false)
+pub(crate) fn zrank(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    rank(ctx, guard, false)
 }
 
-pub(crate) fn zrevrank(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    rank(ctx, guard, hashes, true)
+pub(crate) fn zrevrank(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    rank(ctx, guard, true)
 }
 
 const fn popped_from(highest: bool) -> EventName {
@@ -377,13 +375,13 @@ fn pop_some(set: &mut Sorted<'_>, highest: bool, n: usize) -> Scored {
     popped
 }
 
-fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], highest: bool) -> Done {
-    let wanted = match ctx.args.len() {
+fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, highest: bool) -> Done {
+    let wanted = match ctx.request.args.len() {
         2 => None,
         3 => Some(parse_count(ctx.arg(2))?),
         _ => return Err(SYNTAX),
     };
-    let popped = change(ctx, guard, hashes, popped_from(highest), |_, parts| {
+    let popped = change(ctx, guard, popped_from(highest), |_, parts| {
         let mut set = Sorted::load(parts)?;
         let popped = pop_some(&mut set, highest, wanted.unwrap_or(1));
         if !popped.is_empty() {
@@ -405,12 +403,12 @@ fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], highest
     Ok(())
 }
 
-pub(crate) fn zpopmin(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    pop(ctx, guard, hashes, false)
+pub(crate) fn zpopmin(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    pop(ctx, guard, false)
 }
 
-pub(crate) fn zpopmax(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    pop(ctx, guard, hashes, true)
+pub(crate) fn zpopmax(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    pop(ctx, guard, true)
 }
 
 /// `MIN` or `MAX`: whether it is the latter.
@@ -422,12 +420,12 @@ pub(crate) fn parse_side(text: &[u8]) -> Result<bool, Failure> {
     }
 }
 
-pub(crate) fn zmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn zmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let too_few = Failure::Text("ERR numkeys should be greater than 0");
     let keys = parse_keys(ctx, 1, too_few, SYNTAX)?;
-    let highest = parse_side(ctx.args.get(2 + keys).ok_or(SYNTAX)?)?;
+    let highest = parse_side(ctx.request.args.get(2 + keys).ok_or(SYNTAX)?)?;
     let wanted = parse_pop_count(ctx, 3 + keys)?;
-    if !take_first(ctx, guard, hashes, (highest, wanted), &[], write_popped)? {
+    if !take_first(ctx, guard, (highest, wanted), &[], write_popped)? {
         ctx.reply().null_array();
     }
     Ok(())
@@ -439,13 +437,12 @@ pub(crate) fn zmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
 pub(crate) fn take_first(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
     (highest, wanted): (bool, usize),
     may_take: &[bool],
     write: impl Fn(&mut Context<'_>, &[u8], &[(Vec<u8>, f64)]),
 ) -> Result<bool, Failure> {
     let which = (Type::SortedSet, may_take);
-    change_first(ctx, guard, hashes, which, |ctx, (n, key), found| {
+    change_first(ctx, guard, which, |ctx, (n, key), found| {
         let events = [Some(popped_from(highest)), None];
         let (change, popped) = Write::change(n, Some(found), events, |parts| {
             let mut set = Sorted::load(parts)?;
@@ -471,21 +468,17 @@ pub(crate) fn write_popped(ctx: &mut Context<'_>, key: &[u8], popped: &[(Vec<u8>
     }
 }
 
-pub(crate) fn zrandmember(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    let wanted = match ctx.args.len() {
+pub(crate) fn zrandmember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    let wanted = match ctx.request.args.len() {
         2 => None,
         _ => Some(parse_random_count(ctx.arg(2))?),
     };
-    let with_scores = match ctx.args.len() {
+    let with_scores = match ctx.request.args.len() {
         2 | 3 => false,
         4 if ctx.arg(3).eq_ignore_ascii_case(b"withscores") => true,
         _ => return Err(SYNTAX),
     };
-    let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
+    let mut set = Sorted::of(read(ctx, guard)?)?;
     let Some(wanted) = wanted else {
         return match ctx.local.random.pick(set.elements()) {
             Some((member, _)) => ctx.bulk(&member.bytes()),
@@ -511,9 +504,9 @@ pub(crate) fn zrandmember(
     )
 }
 
-pub(crate) fn zscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn zscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     collection::parse_scan_cursor(ctx)?;
-    let Some(value) = read(ctx, guard, hashes)? else {
+    let Some(value) = read(ctx, guard)? else {
         return collection::empty_scan(ctx);
     };
     let mut set = Sorted::of(Some(value))?;

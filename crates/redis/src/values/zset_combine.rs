@@ -9,7 +9,7 @@ use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::flag;
 use crate::command::row::*;
 use crate::state::progress::Progress;
-use duramen_engine::{Guard, KeyHash, Object};
+use duramen_engine::{Guard, Object};
 use duramen_types::{Sorted, Text, Type, count, each};
 
 #[rustfmt::skip] // They are rows of a table.
@@ -68,7 +68,7 @@ struct Query {
 
 /// The number of sources, in argument `at`.
 fn parse_sources(ctx: &Context<'_>, at: usize) -> Result<usize, Failure> {
-    let name = ctx.spec.name;
+    let name = ctx.request.spec.name;
     let too_few = format!("ERR at least 1 input key is needed for '{name}' command");
     parse_keys(ctx, at, too_few, SYNTAX)
 }
@@ -87,8 +87,8 @@ fn parse(
         aggregate: Aggregate::Sum,
         with_scores: false,
     };
-    let mut rest = ctx.args.skip(at + 1 + sources).into_iter();
-    let mut left = ctx.args.len() - (at + 1 + sources);
+    let mut rest = ctx.request.args.skip(at + 1 + sources).into_iter();
+    let mut left = ctx.request.args.len() - (at + 1 + sources);
     while let Some(option) = rest.next() {
         left -= 1;
         match option.to_ascii_lowercase().as_slice() {
@@ -196,7 +196,7 @@ impl Query {
                             None => result.add(member, score),
                         }
                     })?;
-                    check_result(ctx, ctx.spec.has(flag::WRITE), result.len())?;
+                    check_result(ctx, ctx.request.spec.has(flag::WRITE), result.len())?;
                 }
                 Operation::Intersection | Operation::Difference => {
                     self.narrow(&mut result, value, weight)?;
@@ -254,14 +254,9 @@ enum Combined<'g> {
     Part(usize, Vec<u8>),
 }
 
-fn combine(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-    operation: Operation,
-) -> Done {
+fn combine(ctx: &mut Context<'_>, guard: &mut Guard<'_>, operation: Operation) -> Done {
     parse_sources(ctx, 1)?;
-    computed_at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, |ctx, found| {
         check_types(found)?;
         let query = parse(ctx, 1, operation, false)?;
         query.run_then(ctx, found, |ctx, mut set| {
@@ -273,58 +268,50 @@ fn combine(
     })
 }
 
-fn combine_into(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-    operation: Operation,
-) -> Done {
+fn combine_into(ctx: &mut Context<'_>, guard: &mut Guard<'_>, operation: Operation) -> Done {
     parse_sources(ctx, 2)?;
-    computed_at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, |ctx, found| {
         let found = found.get(1..).unwrap_or_default();
         check_types(found)?;
         let query = parse(ctx, 2, operation, true)?;
         query.run_then(ctx, found, |ctx, mut result| {
             ctx.integer(result.len() as i64)?;
             let value = encoded(|parts| result.store(parts))?;
-            Ok(vec![Write::result(0, value, true, event(ctx.spec.name))])
+            Ok(vec![Write::result(
+                0,
+                value,
+                true,
+                event(ctx.request.spec.name),
+            )])
         })
     })
 }
 
-pub(crate) fn zunion(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    combine(ctx, guard, hashes, Operation::Union)
+pub(crate) fn zunion(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    combine(ctx, guard, Operation::Union)
 }
 
-pub(crate) fn zinter(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    combine(ctx, guard, hashes, Operation::Intersection)
+pub(crate) fn zinter(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    combine(ctx, guard, Operation::Intersection)
 }
 
-pub(crate) fn zdiff(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    combine(ctx, guard, hashes, Operation::Difference)
+pub(crate) fn zdiff(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    combine(ctx, guard, Operation::Difference)
 }
 
-pub(crate) fn zunionstore(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    combine_into(ctx, guard, hashes, Operation::Union)
+pub(crate) fn zunionstore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    combine_into(ctx, guard, Operation::Union)
 }
 
-pub(crate) fn zinterstore(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    combine_into(ctx, guard, hashes, Operation::Intersection)
+pub(crate) fn zinterstore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    combine_into(ctx, guard, Operation::Intersection)
 }
 
-pub(crate) fn zdiffstore(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    combine_into(ctx, guard, hashes, Operation::Difference)
+pub(crate) fn zdiffstore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    combine_into(ctx, guard, Operation::Difference)
 }
 
-pub(crate) fn zintercard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+pub(crate) fn zintercard(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let sources = parse_sources(ctx, 1)?;
     let query = Query {
         operation: Operation::Intersection,
@@ -332,7 +319,7 @@ pub(crate) fn zintercard(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &
         aggregate: Aggregate::Sum,
         with_scores: false,
     };
-    computed_at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, |ctx, found| {
         check_types(found)?;
         let limit = parse_limit(ctx, 2 + sources)?;
         query.run_then(ctx, found, |ctx, set| {

@@ -6,7 +6,7 @@ use super::list::range_of;
 use super::zset::{event, write_scored};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::row::*;
-use duramen_engine::{Guard, KeyHash};
+use duramen_engine::Guard;
 use duramen_types::sorted::{LexEnd, ScoreEnd};
 use duramen_types::{Sorted, Text};
 use duramen_wire::resp::number::{parse_double, parse_integer};
@@ -148,7 +148,7 @@ fn parse<'a>(
 ) -> Result<Query<'a>, Failure> {
     let (mut by, mut reversed) = (fixed.by, fixed.reversed);
     let (mut with_scores, mut limit) = (false, None);
-    let mut rest = ctx.args.skip(at + 2).into_iter();
+    let mut rest = ctx.request.args.skip(at + 2).into_iter();
     while let Some(option) = rest.next() {
         match option.to_ascii_lowercase().as_slice() {
             b"withscores" if !stores => with_scores = true,
@@ -202,9 +202,9 @@ impl Query<'_> {
     }
 }
 
-fn range(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], fixed: Fixed) -> Done {
+fn range(ctx: &mut Context<'_>, guard: &mut Guard<'_>, fixed: Fixed) -> Done {
     let query = parse(ctx, 2, fixed, false)?;
-    let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
+    let mut set = Sorted::of(read(ctx, guard)?)?;
     let members = query.members(&mut set).into_iter();
     let members = members.map(|(member, score)| (member.bytes(), score));
     write_scored(ctx, members, query.with_scores);
@@ -223,53 +223,33 @@ const fn fixed(by: By, reversed: bool) -> Fixed {
     }
 }
 
-pub(crate) fn zrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    range(ctx, guard, hashes, ANY)
+pub(crate) fn zrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    range(ctx, guard, ANY)
 }
 
-pub(crate) fn zrevrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    range(ctx, guard, hashes, fixed(By::Rank, true))
+pub(crate) fn zrevrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    range(ctx, guard, fixed(By::Rank, true))
 }
 
-pub(crate) fn zrangebyscore(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    range(ctx, guard, hashes, fixed(By::Score, false))
+pub(crate) fn zrangebyscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    range(ctx, guard, fixed(By::Score, false))
 }
 
-pub(crate) fn zrevrangebyscore(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    range(ctx, guard, hashes, fixed(By::Score, true))
+pub(crate) fn zrevrangebyscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    range(ctx, guard, fixed(By::Score, true))
 }
 
-pub(crate) fn zrangebylex(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    range(ctx, guard, hashes, fixed(By::Member, false))
+pub(crate) fn zrangebylex(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    range(ctx, guard, fixed(By::Member, false))
 }
 
-pub(crate) fn zrevrangebylex(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    range(ctx, guard, hashes, fixed(By::Member, true))
+pub(crate) fn zrevrangebylex(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    range(ctx, guard, fixed(By::Member, true))
 }
 
-pub(crate) fn zrangestore(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
+pub(crate) fn zrangestore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let query = parse(ctx, 3, ANY, true)?;
-    computed_at_once(ctx, guard, hashes, |ctx, found| {
+    computed_at_once(ctx, guard, |ctx, found| {
         let source = found.get(1).copied().flatten();
         let mut set = Sorted::of(typed(source)?)?;
         let mut result = Sorted::default();
@@ -284,25 +264,25 @@ pub(crate) fn zrangestore(
     })
 }
 
-fn counted(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], by: By) -> Done {
+fn counted(ctx: &mut Context<'_>, guard: &mut Guard<'_>, by: By) -> Done {
     let ends = parse_ends(ctx, 2, by, false)?;
-    let mut set = Sorted::of(read(ctx, guard, hashes)?)?;
+    let mut set = Sorted::of(read(ctx, guard)?)?;
     let count = ends.ranks(&mut set, false).len();
     ctx.integer(count as i64)
 }
 
-pub(crate) fn zcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    counted(ctx, guard, hashes, By::Score)
+pub(crate) fn zcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    counted(ctx, guard, By::Score)
 }
 
-pub(crate) fn zlexcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    counted(ctx, guard, hashes, By::Member)
+pub(crate) fn zlexcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    counted(ctx, guard, By::Member)
 }
 
-fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], by: By) -> Done {
+fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, by: By) -> Done {
     let ends = parse_ends(ctx, 2, by, false)?;
-    let event = event(ctx.spec.name);
-    let removed = change(ctx, guard, hashes, event, |_, parts| {
+    let event = event(ctx.request.spec.name);
+    let removed = change(ctx, guard, event, |_, parts| {
         let mut set = Sorted::load(parts)?;
         let ranks = ends.ranks(&mut set, false);
         let removed = ranks.len();
@@ -315,26 +295,14 @@ fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash], by: 
     ctx.integer(removed as i64)
 }
 
-pub(crate) fn zremrangebyrank(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    remove(ctx, guard, hashes, By::Rank)
+pub(crate) fn zremrangebyrank(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    remove(ctx, guard, By::Rank)
 }
 
-pub(crate) fn zremrangebyscore(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    remove(ctx, guard, hashes, By::Score)
+pub(crate) fn zremrangebyscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    remove(ctx, guard, By::Score)
 }
 
-pub(crate) fn zremrangebylex(
-    ctx: &mut Context<'_>,
-    guard: &mut Guard<'_>,
-    hashes: &[KeyHash],
-) -> Done {
-    remove(ctx, guard, hashes, By::Member)
+pub(crate) fn zremrangebylex(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
+    remove(ctx, guard, By::Member)
 }

@@ -26,7 +26,7 @@ use duramen_base::ids::ServerId;
 use duramen_engine::{Guard, Session};
 use duramen_node::serve::HINTS;
 use duramen_node::{ClientRequest, Hint, Servant, View, Views, WhenCold};
-use duramen_redis::command::{AGAIN_MS, Ending, look_ahead, native_waits_ms};
+use duramen_redis::command::{AGAIN_MS, Ending, Key, look_ahead, native_waits_ms};
 use duramen_redis::durability::Durability;
 use duramen_redis::executor::{OUT_BYTES_PER_TURN, Pace, System, TURN_TIME};
 use duramen_redis::membership::{Membership, ViewCache};
@@ -575,7 +575,7 @@ fn ahead_of(shared: &Shared, guard: &Guard<'_>, client: &mut Client, decoded: &D
         return;
     };
     let mut look = |single: &Single<'_>| {
-        let key = (single.table, guard.hash(single.key), single.key);
+        let key = Key::of(guard, single.table, single.key);
         look_ahead(shared, guard, client, key)
     };
     match &asked.request {

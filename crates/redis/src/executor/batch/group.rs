@@ -3,6 +3,7 @@
 use super::step::{Environment, Planned, Step, StoreAccess, is_plain, needs, settle_one};
 use super::{GROUP_REQUESTS, Turn, admit};
 use crate::command::flag;
+use crate::command::key::Key;
 use crate::command::lookup::Resolved;
 use crate::command::outcome::Outcome;
 use crate::command::spec::Spec;
@@ -461,8 +462,12 @@ fn look_ahead(
     let args = turn.requests.args(planned.request as usize, turn.input);
     let keys = spec.data_positions(&args).zip(tables).zip(hashes);
     for ((at, table), hash) in keys {
-        let key = args.get(at).unwrap_or_default();
-        if !cold::look_ahead(env.shared, guard, turn.client, (*table, *hash, key)) {
+        let key = Key {
+            table: *table,
+            hash: *hash,
+            bytes: args.get(at).unwrap_or_default(),
+        };
+        if !cold::look_ahead(env.shared, guard, turn.client, key) {
             return;
         }
     }

@@ -8,7 +8,7 @@ use super::admit::{self, Admitted};
 use crate::command::context::Context;
 use crate::command::flag;
 use crate::command::lookup::Resolved;
-use crate::command::spec::{Kind, Spec};
+use crate::command::spec::{Kind, Request, Spec};
 use crate::command::store_access::Access;
 use crate::command::turn::Ending;
 use crate::state::Shared;
@@ -63,9 +63,11 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
         Admitted::Run(permit) if runs_without_data(permit.spec()) => {
             local.counters(shared).commands.add(1);
             let mut context = Context {
-                args,
-                permit,
-                spec: permit.spec(),
+                request: Request {
+                    spec: permit.spec(),
+                    args,
+                    hashes: &[],
+                },
                 commands: &COMMANDS,
                 table: duramen_engine::TableId::DEFAULT,
                 client: turn.client,
@@ -75,7 +77,7 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
                 local,
                 locked: false,
             };
-            let outcome = context.run(Access::NoStore, &[]);
+            let outcome = context.run(permit, Access::NoStore);
             if outcome.is_shown_again() {
                 return turn.show_again(turn.executed, outcome);
             }

@@ -3,15 +3,15 @@
 use super::admit::{self, Admitted};
 use super::{APPENDED_BYTES_PER_TURN, Turn};
 use crate::command::context::Context;
-use crate::command::databases;
 use crate::command::flag;
 use crate::command::lookup::Resolved;
 use crate::command::outcome::Outcome;
 use crate::command::permit::Permit;
 use crate::command::routing::{self, NotServed};
-use crate::command::spec::{Kind, Spec};
+use crate::command::spec::{Kind, Request, Spec};
 use crate::command::store_access::Access;
 use crate::command::turn::Ending;
+use crate::command::{KEYS_KEPT, databases, locks};
 use crate::membership::Membership;
 use crate::state::Shared;
 use crate::state::client::{Client, gate};
@@ -362,17 +362,64 @@ impl Step<'_> {
         permit: Permit,
         env: &mut Environment<'_>,
         turn: &mut Turn<'_>,
+        access: Access<'_, '_>,
+        alone: bool,
+    ) -> Outcome {
+        match self.hashes.is_empty() && permit.spec().has_keys() {
+            true => self.execute_hashed(permit, env, turn, access, alone),
+            false => self.execute_with(self.hashes, permit, env, turn, access, alone),
+        }
+    }
+
+    /// As [`execute`](Self::execute), for a request of more keys than a group holds.
+    #[cold]
+    fn execute_hashed(
+        &self,
+        permit: Permit,
+        env: &mut Environment<'_>,
+        turn: &mut Turn<'_>,
+        mut access: Access<'_, '_>,
+        alone: bool,
+    ) -> Outcome {
+        let mut hashes = std::mem::take(&mut env.local.hashes);
+        if let Some(guard) = access.guard() {
+            let request = Request {
+                spec: permit.spec(),
+                args: turn
+                    .requests
+                    .args(self.planned.request as usize, turn.input),
+                hashes: &[],
+            };
+            let table = turn.client.table(env.shared);
+            locks::hash_keys(guard, table, &request, &mut hashes);
+        }
+        let outcome = self.execute_with(&hashes, permit, env, turn, access, alone);
+        hashes.clear();
+        hashes.shrink_to(KEYS_KEPT);
+        env.local.hashes = hashes;
+        outcome
+    }
+
+    #[inline]
+    fn execute_with(
+        &self,
+        hashes: &[KeyHash],
+        permit: Permit,
+        env: &mut Environment<'_>,
+        turn: &mut Turn<'_>,
         mut access: Access<'_, '_>,
         alone: bool,
     ) -> Outcome {
         let spec = permit.spec();
         let appended = access.appended_bytes();
         let mut context = Context {
-            args: turn
-                .requests
-                .args(self.planned.request as usize, turn.input),
-            permit,
-            spec,
+            request: Request {
+                spec,
+                args: turn
+                    .requests
+                    .args(self.planned.request as usize, turn.input),
+                hashes,
+            },
             commands: &COMMANDS,
             table: turn.client.table(env.shared),
             client: turn.client,
@@ -386,7 +433,7 @@ impl Step<'_> {
         if tracks && let Some(origin) = context.client.origin() {
             access.set_origin(origin);
         }
-        let outcome = context.run(access.for_now(), self.hashes);
+        let outcome = context.run(permit, access.for_now());
         if tracks {
             access.set_origin(0); // others use the session too
         }

@@ -4,7 +4,7 @@ use super::cluster_member::{Member, keys};
 use super::{START_MS, Server, Session, ending, parsed, room, run, run_bytes, run_part};
 use crate::command::context::{Context, Failure};
 use crate::command::outcome::Unfinished;
-use crate::command::permit::Permit;
+use crate::command::spec::Request;
 use crate::command::store_access::Access;
 use crate::command::turn::{Ending, TurnState};
 use crate::executor::Executor;
@@ -200,11 +200,12 @@ fn is_written_by_a_script_in_the_pause() -> bool {
         COMMANDS.find(b"eval").expect("EVAL"),
         client.table(&server.shared),
     );
-    let permit = Permit::unrestricted(spec, client).expect("of the default user");
     let mut ctx = Context {
-        args: requests.args(0, &input),
-        permit,
-        spec,
+        request: Request {
+            spec,
+            args: requests.args(0, &input),
+            hashes: &[],
+        },
         commands: &COMMANDS,
         client,
         out: &mut Vec::new(),
@@ -321,11 +322,12 @@ fn watch_of_a_key_that_has_left(leave: fn(&mut Member)) -> Result<(), Failure> {
         COMMANDS.find(b"watch").expect("WATCH"),
         client.table(&server.shared),
     );
-    let permit = Permit::unrestricted(spec, client).expect("of the default user");
     let mut ctx = Context {
-        args,
-        permit,
-        spec,
+        request: Request {
+            spec,
+            args,
+            hashes: &hashes,
+        },
         commands: &COMMANDS,
         client,
         out: &mut Vec::new(),
@@ -335,7 +337,7 @@ fn watch_of_a_key_that_has_left(leave: fn(&mut Member)) -> Result<(), Failure> {
         table,
         locked: false,
     };
-    let done = transaction::commands::watch(&mut ctx, &mut guard, &hashes);
+    let done = transaction::commands::watch(&mut ctx, &mut guard);
     drop(guard);
     assert_eq!(client.watched.len(), usize::from(done.is_ok()));
     done

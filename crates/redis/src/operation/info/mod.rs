@@ -88,7 +88,7 @@ impl Fields {
 
 pub(crate) fn info(ctx: &mut Context<'_>, mut access: Access<'_, '_>) -> Done {
     ctx.count_up_to_now();
-    let asked = ctx.args.skip(1);
+    let asked = ctx.request.args.skip(1);
     let asks = |name: &str| {
         asked
             .iter()
