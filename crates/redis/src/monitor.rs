@@ -36,7 +36,7 @@ pub(crate) fn monitor(ctx: &mut Context<'_>) -> Done {
         monitors.push(Arc::clone(ctx.client.record()));
         ctx.shared.commands.set_monitored(true);
     }
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 /// Removes a client from the list.

@@ -20,7 +20,7 @@ use duramen_acl::{CATEGORIES, Catalog, Denied, Selector, Users, random_password}
 use duramen_config::clock;
 use duramen_engine::TableId;
 use duramen_wire::resp::number::parse_integer;
-use duramen_wire::resp::{Args, Encoder, Room};
+use duramen_wire::resp::{Args, Encoder};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[rustfmt::skip] // They are rows of a table.
@@ -144,18 +144,18 @@ pub(crate) fn permit_queued(
     ctx.local.note_error(ctx.shared, &text);
     let command = ctx.local.command(ctx.shared, spec.number);
     command.rejected.add(1);
-    ctx.reply().error(text);
+    ctx.reply.encoder().error(text);
     None
 }
 
 pub(crate) fn whoami(ctx: &mut Context<'_>) -> Done {
     let name = ctx.client.user_name().to_owned();
-    ctx.bulk(name.as_bytes())
+    ctx.reply.bulk(name.as_bytes())
 }
 
 pub(crate) fn users(ctx: &mut Context<'_>) -> Done {
     let users = ctx.shared.acl.users();
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(users.iter().count());
     for user in users.iter() {
         reply.bulk(user.name().as_bytes());
@@ -173,10 +173,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     let users = walk.users.take().unwrap_or_else(|| ctx.shared.acl.users());
     let (from, before) = (walk.keys, walk.found.len());
     let stops = ctx.may_go_on_later();
-    let mut room = Room {
-        bytes_max: ctx.turn.room.bytes_max.saturating_sub(ctx.out.len()),
-        exceeded: false,
-    };
+    let mut room = ctx.reply.room_left();
     let mut is_over = false;
     for user in users.iter().skip(from) {
         let is_long =
@@ -188,7 +185,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
         let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
         reply.bulk(&user.print());
         if room.exceeded {
-            return Err(ctx.too_long());
+            return Err(ctx.reply.too_long());
         }
         walk.keys += 1;
     }
@@ -197,8 +194,8 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
         ctx.client.keep_walk(walk);
         return Err(YIELDS);
     }
-    ctx.reply().array(walk.keys);
-    ctx.out.extend_from_slice(&walk.found);
+    ctx.reply.encoder().array(walk.keys);
+    ctx.reply.append(&walk.found);
     Ok(())
 }
 
@@ -206,9 +203,9 @@ pub(crate) fn getuser(ctx: &mut Context<'_>) -> Done {
     let users = ctx.shared.acl.users();
     let name = std::str::from_utf8(ctx.arg(2)).unwrap_or_default();
     let Some(user) = users.get(name) else {
-        return ctx.null();
+        return ctx.reply.null();
     };
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.map(6);
     reply.bulk(b"flags");
     let flags = user.flags();
@@ -274,7 +271,7 @@ pub(crate) fn setuser(ctx: &mut Context<'_>) -> Done {
             .map_err(|fault| Failure::from(format!("ERR {fault}")))?;
         ctx.shared.users_changed();
         renew(ctx);
-        return ctx.ok();
+        return ctx.reply.ok();
     }
     let name = ctx.arg(2).to_vec();
     let rules: Vec<Vec<u8>> = rules.map(<[u8]>::to_vec).collect();
@@ -316,7 +313,7 @@ pub(crate) fn deluser(ctx: &mut Context<'_>) -> Done {
             ctx.turn.ending = Ending::Held;
         }
     }
-    ctx.integer(removed?)
+    ctx.reply.integer(removed?)
 }
 
 /// Changes the users of the whole cluster; `make` returns the reply. The reply waits until the
@@ -363,7 +360,7 @@ fn at_most_one(ctx: &Context<'_>) -> Done {
 pub(crate) fn cat(ctx: &mut Context<'_>) -> Done {
     at_most_one(ctx)?;
     let Some(name) = ctx.request.args.get(2) else {
-        let mut reply = ctx.reply();
+        let mut reply = ctx.reply.encoder();
         reply.array(CATEGORIES.len());
         for category in CATEGORIES {
             reply.bulk(category.as_bytes());
@@ -376,7 +373,7 @@ pub(crate) fn cat(ctx: &mut Context<'_>) -> Done {
         return Err(format!("ERR Unknown category '{shown}'").into());
     };
     let rows = ctx.commands.rows();
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(commands.len());
     for spec in commands.iter().filter_map(|number| rows.get(*number)) {
         reply.bulk(spec.name.as_bytes());
@@ -393,7 +390,7 @@ pub(crate) fn log(ctx: &mut Context<'_>) -> Done {
         None => LOG_SHOWN,
         Some(word) if word.eq_ignore_ascii_case(b"reset") => {
             ctx.shared.acl.denials().clear();
-            return ctx.ok();
+            return ctx.reply.ok();
         }
         Some(text) => {
             let count = parse_integer(text).ok_or(NOT_AN_INTEGER)?;
@@ -410,7 +407,7 @@ pub(crate) fn log(ctx: &mut Context<'_>) -> Done {
         .collect();
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_ms = now.map_or(0, |now| now.as_millis() as u64);
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(denials.len());
     for denial in denials {
         let age_s = now_ms.saturating_sub(denial.created_ms) as f64 / 1_000.0;
@@ -457,7 +454,7 @@ pub(crate) fn genpass(ctx: &mut Context<'_>) -> Done {
     ))?;
     let password = random_password(bits as usize)
         .ok_or(Failure::Text("ERR the system has no random numbers"))?;
-    ctx.bulk(password.as_bytes())
+    ctx.reply.bulk(password.as_bytes())
 }
 
 pub(crate) fn dryrun(ctx: &mut Context<'_>) -> Done {
@@ -480,7 +477,7 @@ pub(crate) fn dryrun(ctx: &mut Context<'_>) -> Done {
         }
     };
     let Err(denied) = permit::allows(user, spec, &args, ctx.table, ctx.shared) else {
-        return ctx.ok();
+        return ctx.reply.ok();
     };
     let object = |n| String::from_utf8_lossy(args.get(n).unwrap_or_default());
     let what = match denied {
@@ -492,7 +489,7 @@ pub(crate) fn dryrun(ctx: &mut Context<'_>) -> Done {
         Denied::Table(_) => "access the table".to_owned(),
     };
     let text = format!("User {name} has no permissions to {what}");
-    ctx.bulk(text.as_bytes())
+    ctx.reply.bulk(text.as_bytes())
 }
 
 pub(crate) fn load(ctx: &mut Context<'_>) -> Done {
@@ -523,7 +520,7 @@ pub(crate) fn refusal_text(refusal: Refusal, client: &Client, spec: &Spec) -> St
 }
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&[
+    ctx.reply.help(ctx.request.spec.container(), &[
         "CAT [<category>]",
         "    List all commands that belong to <category>, or all command categories",
         "    when no category is specified.",

@@ -61,7 +61,7 @@ pub(crate) fn run(
     };
     let given = thread.give(run);
     given.map_err(|why| Failure::from(format!("ERR {why}")))?;
-    ctx.ok()?;
+    ctx.reply.ok()?;
     ctx.client.wait.then(Until::Reply(reply), OK);
     ctx.turn.ending = Ending::Held;
     Ok(())

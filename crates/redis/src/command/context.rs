@@ -1,4 +1,4 @@
-//! The context in which a command runs: what it asks there, and its reply.
+//! The context in which a command runs: what it asks there.
 
 use super::key::Key;
 pub(crate) use super::outcome::{
@@ -7,7 +7,6 @@ pub(crate) use super::outcome::{
 pub(crate) use super::spec::Context;
 use duramen_base::ids::Level;
 use duramen_engine::{Guard, TableId};
-use duramen_wire::resp::Encoder;
 
 impl<'a> Context<'a> {
     /// Argument `n` (0 is the name); empty if the request is shorter, which the arity excludes
@@ -27,32 +26,10 @@ impl<'a> Context<'a> {
         }
     }
 
-    pub(crate) fn reply(&mut self) -> Encoder<'_> {
-        Encoder::within(self.out, self.client.protocol, &mut self.turn.room)
-    }
-
-    /// Fails when the reply does not fit into the connection's output: for commands that would
-    /// otherwise work in vain.
-    #[inline]
-    pub(crate) fn fits(&self) -> Done {
-        match self.turn.room.exceeded {
-            false => Ok(()),
-            true => Err(self.too_long()),
-        }
-    }
-
     /// Whether a command that names no key may stop, and go on when it is shown again: not in
     /// EXEC, and not while the data is being loaded.
     pub(crate) fn may_go_on_later(&self) -> bool {
         !self.locked && !self.local.in_exec && self.shared.data().is_some()
-    }
-
-    #[cold]
-    pub(crate) fn too_long(&self) -> Failure {
-        let limit = self.turn.room.bytes_max;
-        Failure::from(format!(
-            "ERR the reply does not fit into this connection's output-limit of {limit} bytes: ask for less at once"
-        ))
     }
 
     /// Refuses a feature that needs several databases: a cluster has one, like Redis Cluster.
@@ -98,54 +75,5 @@ impl<'a> Context<'a> {
             let level = self.level();
             self.client.settle_position(&log.appended(), level);
         }
-    }
-
-    #[inline]
-    pub(crate) fn ok(&mut self) -> Done {
-        self.out.extend_from_slice(b"+OK\r\n");
-        Ok(())
-    }
-
-    #[inline]
-    pub(crate) fn integer(&mut self, value: i64) -> Done {
-        match value {
-            0 => self.out.extend_from_slice(b":0\r\n"),
-            1 => self.out.extend_from_slice(b":1\r\n"),
-            _ => self.reply().integer(value),
-        }
-        Ok(())
-    }
-
-    #[inline]
-    pub(crate) fn bulk(&mut self, value: &[u8]) -> Done {
-        self.reply().bulk(value);
-        Ok(())
-    }
-
-    #[inline]
-    pub(crate) fn null(&mut self) -> Done {
-        self.reply().null();
-        Ok(())
-    }
-
-    /// A list of status lines, the reply of HELP subcommands.
-    pub(crate) fn help(&mut self, lines: &[&str]) -> Done {
-        let container = self
-            .request
-            .spec
-            .container()
-            .unwrap_or_default()
-            .to_ascii_uppercase();
-        let mut reply = self.reply();
-        reply.array(lines.len() + 3);
-        reply.simple(format!(
-            "{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
-        ));
-        for line in lines {
-            reply.simple(line);
-        }
-        reply.simple("HELP");
-        reply.simple("    Prints this help.");
-        Ok(())
     }
 }

@@ -23,6 +23,7 @@ pub(crate) mod pause;
 pub(crate) mod permit;
 mod queue;
 pub(crate) mod refusal;
+pub(crate) mod reply;
 pub(crate) mod room;
 pub(crate) mod routing;
 pub(crate) mod row;

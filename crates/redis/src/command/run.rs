@@ -45,7 +45,7 @@ impl Context<'_> {
             }
         }
         let outcome = match done {
-            _ if self.turn.room.exceeded => self.overflowed(&begun),
+            _ if self.reply.is_exceeded() => self.overflowed(&begun),
             Ok(()) => Outcome::Replied,
             Err(failure) => self.end_without_reply(failure, &begun, &access),
         };
@@ -69,7 +69,7 @@ impl Context<'_> {
         match self.dispatch(permit, Access::Guarded(guard), &mut begun.effects) {
             Err(Failure::Unfinished(Unfinished::Abandons(abandoned))) => ended = Err(*abandoned),
             // Else EXEC itself fails, for lack of this reply (`overflowed`).
-            Err(failure) if !self.turn.room.exceeded => {
+            Err(failure) if !self.reply.is_exceeded() => {
                 if guard.draft().is_some()
                     && let Some(abandoned) =
                         Abandoned::of_step(&failure, self.request.spec.has(flag::WRITE))
@@ -90,13 +90,13 @@ impl Context<'_> {
     #[inline]
     fn begin(&mut self) -> Begun {
         let begun = Begun {
-            out: self.out.len(),
+            out: self.reply.len(),
             effects: self.client.effects.len(),
             timer: slow_timer::timer(self.request.spec, self.client, self.local),
         };
         let number = self.request.spec.number;
         self.client.last_command = number as u16;
-        self.turn.confirms = false;
+        self.reply.begin();
         self.local.meter.begin(number);
         begun
     }
@@ -153,10 +153,10 @@ impl Context<'_> {
         let start = self.client.effects.len();
         self.local.meter.begin(self.request.spec.number);
         // That of the EXEC around it.
-        let exceeded = std::mem::take(&mut self.turn.room.exceeded);
+        let exceeded = self.reply.set_exceeded(false);
         let mut done = self.dispatch(permit, Access::Guarded(guard), &mut { start });
-        if std::mem::replace(&mut self.turn.room.exceeded, exceeded) {
-            done = Err(self.too_long());
+        if self.reply.set_exceeded(exceeded) {
+            done = Err(self.reply.too_long());
         }
         self.client.effects.forget_replies(start);
         if self.client.effects.len() > start {
@@ -269,7 +269,7 @@ impl Context<'_> {
 
     /// The request has not run: takes back its reply and its effects (effects::E2).
     fn take_back(&mut self, begun: &Begun) {
-        self.out.truncate(begun.out);
+        self.reply.truncate(begun.out);
         self.client.effects.truncate(begun.effects);
     }
 
@@ -278,14 +278,15 @@ impl Context<'_> {
     /// connection is closed, as Redis does at its output buffer limit.
     #[cold]
     fn overflowed(&mut self, begun: &Begun) -> Outcome {
-        self.turn.room.exceeded = false;
-        let changes = self.request.spec.has(flag::WRITE | flag::TRANSACTION) || self.turn.confirms;
+        self.reply.set_exceeded(false);
+        let changes =
+            self.request.spec.has(flag::WRITE | flag::TRANSACTION) || self.reply.confirms();
         if self.request.spec.has(flag::READONLY) || !changes {
             self.client.effects.truncate(begun.effects);
-            self.fail(begun.out, &self.too_long());
+            self.fail(begun.out, &self.reply.too_long());
             return Outcome::Failed;
         }
-        self.out.truncate(begun.out);
+        self.reply.truncate(begun.out);
         self.turn.ending = Ending::CloseNow;
         self.local.counters(self.shared).output_closed.add(1);
         seldom!(
@@ -293,7 +294,7 @@ impl Context<'_> {
             client = self.client.id(),
             peer = %self.client.record().peer,
             command = self.request.spec.name,
-            limit_bytes = self.turn.room.bytes_max,
+            limit_bytes = self.reply.bytes_max(),
             "closing a client whose reply does not fit (output-limit)"
         );
         Outcome::Failed
@@ -355,11 +356,11 @@ impl Context<'_> {
 
     #[cold]
     fn fail(&mut self, start: usize, failure: &Failure) {
-        self.out.truncate(start);
+        self.reply.truncate(start);
         self.client.end_key_wait(self.shared, true);
         let text = self.failure_text(failure);
         self.local.note_error(self.shared, &text);
-        self.reply().error(text);
+        self.reply.encoder().error(text);
         self.local
             .command(self.shared, self.request.spec.number)
             .failed

@@ -12,6 +12,7 @@ use super::keys::Keys;
 use super::names::Names;
 use super::outcome::{Done, Failure, SYNTAX};
 use super::refusal::Refusal;
+use super::reply::Reply;
 use super::secrets::Secrets;
 use super::store_access::Access;
 use super::turn::TurnState;
@@ -66,7 +67,7 @@ pub(crate) struct Context<'a> {
     /// The command table.
     pub(crate) commands: &'static Commands,
     pub(crate) client: &'a mut Client,
-    pub(crate) out: &'a mut Vec<u8>,
+    pub(crate) reply: Reply<'a>,
     pub(crate) turn: &'a mut TurnState,
     pub(crate) shared: &'a Shared,
     pub(crate) local: &'a mut Local,

@@ -1,7 +1,5 @@
 //! The state of a turn that its requests decide.
 
-use duramen_wire::resp::Room;
-
 /// The reactor's next action for a connection after its requests ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
@@ -28,28 +26,9 @@ pub enum Ending {
 }
 
 /// See the head of this file.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TurnState {
     pub(crate) ending: Ending,
     /// No more of its requests run in this round.
     pub(crate) halted: bool,
-    /// Limit for its output (`output-limit`), which its group sets.
-    pub(crate) room: Room,
-    /// The request has written confirmations of subscriptions. As in Redis, they are pushes, which
-    /// `CLIENT REPLY` does not silence.
-    pub(crate) confirms: bool,
-}
-
-impl Default for TurnState {
-    fn default() -> TurnState {
-        TurnState {
-            ending: Ending::Open,
-            halted: false,
-            room: Room {
-                bytes_max: usize::MAX,
-                exceeded: false,
-            },
-            confirms: false,
-        }
-    }
 }

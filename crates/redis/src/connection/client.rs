@@ -46,21 +46,21 @@ pub(crate) const COMMANDS: &[Spec] = &[
 ];
 
 pub(crate) fn id(ctx: &mut Context<'_>) -> Done {
-    ctx.integer(ctx.client.id() as i64)
+    ctx.reply.integer(ctx.client.id() as i64)
 }
 
 pub(crate) fn setname(ctx: &mut Context<'_>) -> Done {
     let name = check_name(ctx.arg(2), "Client names")?;
     ctx.client.record().change_text(|text| text.name = name);
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn getname(ctx: &mut Context<'_>) -> Done {
     let name = ctx.client.record().text().name;
     if name.is_empty() {
-        ctx.null()
+        ctx.reply.null()
     } else {
-        ctx.bulk(name.as_bytes())
+        ctx.reply.bulk(name.as_bytes())
     }
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn setinfo(ctx: &mut Context<'_>) -> Done {
         let attribute = String::from_utf8_lossy(attribute);
         return Err(format!("ERR Unrecognized option '{attribute}'").into());
     }
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn reply(ctx: &mut Context<'_>) -> Done {
@@ -86,7 +86,7 @@ pub(crate) fn reply(ctx: &mut Context<'_>) -> Done {
     let silence = gate::REPLY_OFF | gate::REPLY_SKIP | gate::REPLY_SKIP_NEXT;
     if how.eq_ignore_ascii_case(b"on") {
         ctx.client.gate &= !silence;
-        return ctx.ok();
+        return ctx.reply.ok();
     }
     if how.eq_ignore_ascii_case(b"off") {
         ctx.client.gate |= gate::REPLY_OFF;
@@ -121,7 +121,7 @@ fn switch(ctx: &mut Context<'_>, flag: u32) -> Done {
         return Err(SYNTAX);
     }
     ctx.client.show(flag, on);
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
@@ -140,7 +140,7 @@ pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
     let until_ms = now_ms.saturating_add(timeout_ms);
     ctx.shared.commands.pause(until_ms, writes_only, now_ms);
     if ctx.local.in_exec || ctx.shared.data().is_none() || has_bug(Bug::PauseIsNotLookedAt) {
-        return ctx.ok();
+        return ctx.reply.ok();
     }
     // pause::P1
     background::run(ctx, Kind::Pauses, |shared, _| {
@@ -158,7 +158,7 @@ pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
 pub(crate) fn unpause(ctx: &mut Context<'_>) -> Done {
     ctx.shared.commands.unpause();
     ctx.shared.post_all(&Message::Wake);
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 /// Ends the wait of a client for elements. That of WAIT and its like cannot be ended.
@@ -187,67 +187,70 @@ pub(crate) fn unblock(ctx: &mut Context<'_>) -> Done {
         let client = record.id;
         ctx.shared.post(record, Message::ShowAgain { client });
     }
-    ctx.integer(unblocked.is_some().into())
+    ctx.reply.integer(unblocked.is_some().into())
 }
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&[
-        "CACHING (YES|NO)",
-        "    Enable/disable tracking of the keys for next command in OPTIN/OPTOUT modes.",
-        "GETNAME",
-        "    Return the name of the current connection.",
-        "GETREDIR",
-        "    Return the client ID we are redirecting to when tracking is enabled.",
-        "ID",
-        "    Return the ID of the current connection.",
-        "INFO",
-        "    Return information about the current client connection.",
-        "KILL <ip:port>",
-        "    Kill connection made from <ip:port>.",
-        "KILL <option> <value> [<option> <value> [...]]",
-        "    Kill connections. Options are:",
-        "    * ADDR (<ip:port>|<unixsocket>:0)",
-        "      Kill connections made from the specified address",
-        "    * LADDR (<ip:port>|<unixsocket>:0)",
-        "      Kill connections made to specified local address",
-        "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
-        "      Kill connections by type.",
-        "    * USER <username>",
-        "      Kill connections authenticated by <username>.",
-        "    * SKIPME (YES|NO)",
-        "      Skip killing current connection (default: yes).",
-        "    * ID <client-id>",
-        "      Kill connections by client id.",
-        "    * MAXAGE <maxage>",
-        "      Kill connections older than the specified age.",
-        "LIST [options ...]",
-        "    Return information about client connections. Options:",
-        "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
-        "      Return clients of specified type.",
-        "    * ID <client-id> [<client-id> [...]]",
-        "      Return clients of specified IDs only.",
-        "NO-EVICT (ON|OFF)",
-        "    Protect current client connection from eviction.",
-        "NO-TOUCH (ON|OFF)",
-        "    Will not touch LRU/LFU stats when this mode is on.",
-        "PAUSE <timeout> [WRITE|ALL]",
-        "    Suspend all, or just write, clients for <timeout> milliseconds.",
-        "REPLY (ON|OFF|SKIP)",
-        "    Control the replies sent to the current connection.",
-        "SETINFO <option> <value>",
-        "    Set client meta attr. Options are:",
-        "    * LIB-NAME: the client lib name.",
-        "    * LIB-VER: the client lib version.",
-        "SETNAME <name>",
-        "    Assign the name <name> to the current connection.",
-        "TRACKING (ON|OFF) [REDIRECT <id>] [BCAST] [PREFIX <prefix> [...]]",
-        "         [OPTIN] [OPTOUT] [NOLOOP]",
-        "    Control server assisted client side caching.",
-        "TRACKINGINFO",
-        "    Report tracking status for the current connection.",
-        "UNBLOCK <clientid> [TIMEOUT|ERROR]",
-        "    Unblock the specified blocked client.",
-        "UNPAUSE",
-        "    Stop the current client pause, resuming traffic.",
-    ])
+    ctx.reply.help(
+        ctx.request.spec.container(),
+        &[
+            "CACHING (YES|NO)",
+            "    Enable/disable tracking of the keys for next command in OPTIN/OPTOUT modes.",
+            "GETNAME",
+            "    Return the name of the current connection.",
+            "GETREDIR",
+            "    Return the client ID we are redirecting to when tracking is enabled.",
+            "ID",
+            "    Return the ID of the current connection.",
+            "INFO",
+            "    Return information about the current client connection.",
+            "KILL <ip:port>",
+            "    Kill connection made from <ip:port>.",
+            "KILL <option> <value> [<option> <value> [...]]",
+            "    Kill connections. Options are:",
+            "    * ADDR (<ip:port>|<unixsocket>:0)",
+            "      Kill connections made from the specified address",
+            "    * LADDR (<ip:port>|<unixsocket>:0)",
+            "      Kill connections made to specified local address",
+            "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
+            "      Kill connections by type.",
+            "    * USER <username>",
+            "      Kill connections authenticated by <username>.",
+            "    * SKIPME (YES|NO)",
+            "      Skip killing current connection (default: yes).",
+            "    * ID <client-id>",
+            "      Kill connections by client id.",
+            "    * MAXAGE <maxage>",
+            "      Kill connections older than the specified age.",
+            "LIST [options ...]",
+            "    Return information about client connections. Options:",
+            "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
+            "      Return clients of specified type.",
+            "    * ID <client-id> [<client-id> [...]]",
+            "      Return clients of specified IDs only.",
+            "NO-EVICT (ON|OFF)",
+            "    Protect current client connection from eviction.",
+            "NO-TOUCH (ON|OFF)",
+            "    Will not touch LRU/LFU stats when this mode is on.",
+            "PAUSE <timeout> [WRITE|ALL]",
+            "    Suspend all, or just write, clients for <timeout> milliseconds.",
+            "REPLY (ON|OFF|SKIP)",
+            "    Control the replies sent to the current connection.",
+            "SETINFO <option> <value>",
+            "    Set client meta attr. Options are:",
+            "    * LIB-NAME: the client lib name.",
+            "    * LIB-VER: the client lib version.",
+            "SETNAME <name>",
+            "    Assign the name <name> to the current connection.",
+            "TRACKING (ON|OFF) [REDIRECT <id>] [BCAST] [PREFIX <prefix> [...]]",
+            "         [OPTIN] [OPTOUT] [NOLOOP]",
+            "    Control server assisted client side caching.",
+            "TRACKINGINFO",
+            "    Report tracking status for the current connection.",
+            "UNBLOCK <clientid> [TIMEOUT|ERROR]",
+            "    Unblock the specified blocked client.",
+            "UNPAUSE",
+            "    Stop the current client pause, resuming traffic.",
+        ],
+    )
 }

@@ -26,7 +26,7 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     let record = Arc::clone(ctx.client.record());
     ctx.client.publish(ctx.table);
     let text = line(ctx.shared, &record, clock::now_ms()) + "\n";
-    ctx.reply().verbatim("txt", &text);
+    ctx.reply.encoder().verbatim("txt", &text);
     Ok(())
 }
 
@@ -54,15 +54,15 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     }
     let next = from.saturating_add(lines);
     if next < walk.clients.len() {
-        if ctx.out.len() + walk.found.len() > ctx.turn.room.bytes_max {
-            return Err(ctx.too_long());
+        if ctx.reply.len() + walk.found.len() > ctx.reply.bytes_max() {
+            return Err(ctx.reply.too_long());
         }
         (walk.cursor, walk.moved) = (next as u64, true);
         ctx.client.keep_walk(walk);
         return Err(YIELDS);
     }
     let text = String::from_utf8_lossy(&walk.found);
-    ctx.reply().verbatim("txt", &text);
+    ctx.reply.encoder().verbatim("txt", &text);
     Ok(())
 }
 
@@ -165,11 +165,11 @@ pub(crate) fn kill(ctx: &mut Context<'_>) -> Done {
         if kill_all(ctx, &filter) == 0 {
             return Err(Failure::Text("ERR No such client"));
         }
-        return ctx.ok();
+        return ctx.reply.ok();
     }
     let filter = parse_filter(ctx)?;
     let killed = kill_all(ctx, &filter);
-    ctx.integer(killed)
+    ctx.reply.integer(killed)
 }
 
 fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {

@@ -37,7 +37,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
 pub(crate) fn ping(ctx: &mut Context<'_>) -> Done {
     if ctx.request.args.len() <= 2 && ctx.client.is_limited_to_subscriptions() {
         let text = ctx.request.args.get(1).unwrap_or_default();
-        let mut reply = ctx.reply();
+        let mut reply = ctx.reply.encoder();
         reply.array(2);
         reply.bulk(b"pong");
         reply.bulk(text);
@@ -45,10 +45,10 @@ pub(crate) fn ping(ctx: &mut Context<'_>) -> Done {
     }
     match ctx.request.args.len() {
         1 => {
-            ctx.out.extend_from_slice(b"+PONG\r\n");
+            ctx.reply.append(b"+PONG\r\n");
             Ok(())
         }
-        2 => ctx.bulk(ctx.arg(1)),
+        2 => ctx.reply.bulk(ctx.arg(1)),
         _ => Err(Failure::Text(
             "ERR wrong number of arguments for 'ping' command",
         )),
@@ -56,13 +56,13 @@ pub(crate) fn ping(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn echo(ctx: &mut Context<'_>) -> Done {
-    ctx.bulk(ctx.arg(1))
+    ctx.reply.bulk(ctx.arg(1))
 }
 
 pub(crate) fn quit(ctx: &mut Context<'_>) -> Done {
     pubsub::effects_first(ctx)?;
     ctx.turn.ending = Ending::CloseAfterReply;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
@@ -71,8 +71,9 @@ pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
     pubsub::end_all(ctx);
     tracking::end(ctx.shared, ctx.client);
     ctx.client.reset();
+    ctx.reply.set_protocol(ctx.client.protocol());
     ctx.client.log_in_by_default(ctx.shared);
-    ctx.out.extend_from_slice(b"+RESET\r\n");
+    ctx.reply.append(b"+RESET\r\n");
     Ok(())
 }
 
@@ -91,7 +92,7 @@ pub(crate) fn auth(ctx: &mut Context<'_>) -> Done {
         _ => (ctx.arg(1), ctx.arg(2)),
     };
     log_in(ctx, user, password)?;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 const WRONG_PASSWORD: Failure =
@@ -165,6 +166,7 @@ pub(crate) fn hello(ctx: &mut Context<'_>) -> Done {
     }
     if let Some(protocol) = hello.protocol {
         ctx.client.set_protocol(protocol);
+        ctx.reply.set_protocol(protocol);
     }
     greet(ctx);
     Ok(())
@@ -214,7 +216,7 @@ fn greet(ctx: &mut Context<'_>) {
         None => b"standalone",
         Some(_) => b"cluster",
     };
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.map(7);
     reply.bulk(b"server");
     reply.bulk(b"redis");

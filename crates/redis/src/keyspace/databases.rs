@@ -61,13 +61,13 @@ pub(crate) fn select(ctx: &mut Context<'_>) -> Done {
     let table = table_in(ctx, db)?;
     ctx.client.db = Db::Number(db);
     ctx.table = table;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn flushdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     check_flush(ctx)?;
     flush(ctx, access, |ctx| vec![ctx.table])?;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn flushall(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
@@ -76,7 +76,7 @@ pub(crate) fn flushall(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
         let tables = databases::tables(ctx.shared);
         tables.iter().map(|table| table.id).collect()
     })?;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 /// Empties `tables` at one instant. An EXEC with a FLUSH is exclusive in the store already.
@@ -136,7 +136,7 @@ pub(crate) fn swapdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     let second = parse_index(ctx.arg(2), Failure::Text("ERR invalid second DB index"))?;
     let (first, second) = (in_range(first)?, in_range(second)?);
     if first == second {
-        return ctx.ok(); // nothing to exchange
+        return ctx.reply.ok(); // nothing to exchange
     }
     match access {
         Access::Session(session) => {
@@ -155,7 +155,7 @@ pub(crate) fn swapdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
         Access::Guarded(guard) => databases::exchange(ctx, guard, first, second)?,
         Access::NoStore => unreachable!("{} needs data", ctx.request.spec.name),
     }
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 const MOVED_MEANWHILE: &str = "TRYAGAIN tablets came to this server or left it meanwhile: their keys may not be deleted. Repeat the command on all servers";

@@ -22,10 +22,10 @@ const RESTORE: EventName = (EventClasses::GENERIC, "restore");
 pub(crate) fn dump(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let key = ctx.key();
     match guard.read(key.table, key.hash, key.bytes)? {
-        Some(object) => ctx.bulk(&dump::dump(object.value, object.is_typed)?),
+        Some(object) => ctx.reply.bulk(&dump::dump(object.value, object.is_typed)?),
         None => {
             ctx.notify_miss(key.bytes);
-            ctx.null()
+            ctx.reply.null()
         }
     }
 }
@@ -119,5 +119,5 @@ pub(crate) fn restore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         None => ctx.notify_removal(key.bytes, outcome), // the expiry is in the past
     }
-    ctx.ok()
+    ctx.reply.ok()
 }

@@ -90,7 +90,7 @@ fn set_expiry(ctx: &mut Context<'_>, guard: &mut Guard<'_>, unit: Unit) -> Done 
         let event = outcome.after.map_or(DEL, |_| EXPIRE);
         ctx.notify(event, key.bytes);
     }
-    ctx.integer(changed.into())
+    ctx.reply.integer(changed.into())
 }
 
 fn parse_only(ctx: &Context<'_>) -> Result<ExpiryCondition, Failure> {
@@ -149,7 +149,7 @@ fn tell(ctx: &mut Context<'_>, guard: &Guard<'_>, shape: impl FnOnce(u64) -> u64
         }
         Some(object) => object.expires_at_ms.map_or(-1, |at_ms| shape(at_ms) as i64),
     };
-    ctx.integer(answer)
+    ctx.reply.integer(answer)
 }
 
 pub(crate) fn persist(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -169,5 +169,5 @@ pub(crate) fn persist(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     if changed {
         ctx.notify(PERSIST, key.bytes);
     }
-    ctx.integer(changed.into())
+    ctx.reply.integer(changed.into())
 }

@@ -82,7 +82,8 @@ pub(crate) fn type_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     if found.is_none() {
         ctx.notify_miss(key.bytes);
     }
-    ctx.reply()
+    ctx.reply
+        .encoder()
         .simple(found.map_or("none", |found| type_name(&found)));
     Ok(())
 }
@@ -97,12 +98,12 @@ pub(crate) fn type_name(object: &Object<'_>) -> &'static str {
 
 pub(crate) fn rename(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     rename_unless(ctx, guard, false)?;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn renamenx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let renamed = rename_unless(ctx, guard, true)?;
-    ctx.integer(renamed.into())
+    ctx.reply.integer(renamed.into())
 }
 
 /// Renames argument 1 to argument 2, with `nx` only if that does not exist; `false` = it exists.
@@ -261,10 +262,10 @@ fn transfer_locked(
         if !target.moves {
             ctx.notify_miss(from.bytes);
         }
-        return ctx.integer(0);
+        return ctx.reply.integer(0);
     };
     if !target.replace && guard.read(to.table, to.hash, to.bytes)?.is_some() {
-        return ctx.integer(0);
+        return ctx.reply.integer(0);
     }
     let (value, is_typed) = (source.value.to_vec(), source.is_typed);
     let expires_at_ms = source.expires_at_ms;
@@ -290,13 +291,13 @@ fn transfer_locked(
         }
         false => ctx.notify_in(table, COPY_TO, target.key),
     }
-    ctx.integer(1)
+    ctx.reply.integer(1)
 }
 
 pub(crate) fn object_encoding(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let key = ctx.key();
     let Some(object) = guard.read(key.table, key.hash, key.bytes)? else {
-        return ctx.null();
+        return ctx.reply.null();
     };
     let encoding = if object.is_typed {
         encoding_of(object.value, &ctx.shared.encodings)?
@@ -307,7 +308,7 @@ pub(crate) fn object_encoding(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> D
     } else {
         "raw"
     };
-    ctx.bulk(encoding.as_bytes())
+    ctx.reply.bulk(encoding.as_bytes())
 }
 
 /// The name that Redis 7.4 has for the form in which it would keep a new collection.
@@ -363,8 +364,8 @@ fn encoding_of(value: &[u8], limits: &Encodings) -> Result<&'static str, Failure
 pub(crate) fn object_refcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let key = ctx.key();
     match guard.read(key.table, key.hash, key.bytes)? {
-        Some(_) => ctx.integer(1),
-        None => ctx.null(),
+        Some(_) => ctx.reply.integer(1),
+        None => ctx.reply.null(),
     }
 }
 
@@ -390,9 +391,9 @@ fn is_lfu(ctx: &mut Context<'_>) -> bool {
 pub(crate) fn object_freq(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let key = ctx.key();
     match guard.recent_reads(key.table, key.hash, key.bytes)? {
-        Some(reads) if is_lfu(ctx) => ctx.integer(reads as i64),
+        Some(reads) if is_lfu(ctx) => ctx.reply.integer(reads as i64),
         Some(_) => Err(NOT_LFU),
-        None => ctx.null(),
+        None => ctx.reply.null(),
     }
 }
 
@@ -401,23 +402,26 @@ pub(crate) fn object_idletime(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> D
     match guard.read(key.table, key.hash, key.bytes)? {
         Some(_) if is_lfu(ctx) => Err(IS_LFU),
         Some(_) => Err(NO_IDLETIME),
-        None => ctx.null(),
+        None => ctx.reply.null(),
     }
 }
 
 pub(crate) fn object_help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&[
-        "ENCODING <key>",
-        "    Return the kind of internal representation used in order to store the value",
-        "    associated with a <key>.",
-        "FREQ <key>",
-        "    Return the access frequency index of the <key>. The returned integer is",
-        "    proportional to the logarithm of the recent access frequency of the key.",
-        "IDLETIME <key>",
-        "    Return the idle time of the <key>, that is the approximated number of",
-        "    seconds elapsed since the last access to the key.",
-        "REFCOUNT <key>",
-        "    Return the number of references of the value associated with the specified",
-        "    <key>.",
-    ])
+    ctx.reply.help(
+        ctx.request.spec.container(),
+        &[
+            "ENCODING <key>",
+            "    Return the kind of internal representation used in order to store the value",
+            "    associated with a <key>.",
+            "FREQ <key>",
+            "    Return the access frequency index of the <key>. The returned integer is",
+            "    proportional to the logarithm of the recent access frequency of the key.",
+            "IDLETIME <key>",
+            "    Return the idle time of the <key>, that is the approximated number of",
+            "    seconds elapsed since the last access to the key.",
+            "REFCOUNT <key>",
+            "    Return the number of references of the value associated with the specified",
+            "    <key>.",
+        ],
+    )
 }

@@ -15,8 +15,8 @@ use crate::command::served_keys::ServedKeys;
 use crate::command::walk::{LONG_PATTERN, compiled, parse_cursor};
 use duramen_base::glob::Pattern;
 use duramen_engine::{Error, Guard, Object, TableId};
+use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::{IntegerText, parse_integer};
-use duramen_wire::resp::{Encoder, Room};
 
 #[rustfmt::skip] // They are rows of a table.
 pub(crate) const COMMANDS: &[Spec] = &[
@@ -105,11 +105,11 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     });
     let (next, looked) = ctx.note_colds(guard, in_parts, next)?;
     note_walked(ctx, looked, matching)?;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(2);
     reply.bulk(IntegerText::unsigned(next).as_bytes());
     reply.array(keys);
-    ctx.out.extend_from_slice(&found);
+    ctx.reply.append(&found);
     give_back(ctx, found);
     Ok(())
 }
@@ -208,10 +208,7 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     loop {
         let cursor = walk.cursor;
         let before = (walk.keys, walk.found.len(), matching);
-        let mut room = Room {
-            bytes_max: ctx.turn.room.bytes_max.saturating_sub(ctx.out.len()),
-            exceeded: false,
-        };
+        let mut room = ctx.reply.room_left();
         let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
         let shows = |object: Object<'_>| {
             // A bucket that grew meanwhile may be met twice, but a key is reported once.
@@ -227,7 +224,7 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
             .walk()
             .scan_as(ctx.table, cursor, step_objects, in_parts, shows);
         if room.is_exceeded_by(&walk.found) {
-            return Err(ctx.too_long());
+            return Err(ctx.reply.too_long());
         }
         match ctx.note_colds(guard, in_parts, step) {
             Ok((next, looks)) => {
@@ -254,8 +251,8 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     if goes_on {
         ctx.settle_all(); // no reply covers the objects seen in earlier rounds yet
     }
-    ctx.reply().array(walk.keys);
-    ctx.out.extend_from_slice(&walk.found);
+    ctx.reply.encoder().array(walk.keys);
+    ctx.reply.append(&walk.found);
     give_back(ctx, walk.found);
     Ok(())
 }
@@ -311,13 +308,14 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         ctx.settle_all(); // as KEYS
     }
     match met {
-        0 => ctx.null(),
-        _ => ctx.bulk(&walk.found),
+        0 => ctx.reply.null(),
+        _ => ctx.reply.bulk(&walk.found),
     }
 }
 
 pub(crate) fn dbsize(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let objects = ctx.shared.store().objects(ctx.table);
     ctx.settle_all();
-    ctx.integer(objects as i64 + guard.draft().map_or(0, |draft| draft.objects(ctx.table)))
+    ctx.reply
+        .integer(objects as i64 + guard.draft().map_or(0, |draft| draft.objects(ctx.table)))
 }

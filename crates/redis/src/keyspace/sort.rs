@@ -388,7 +388,7 @@ impl Options<'_> {
         for element in elements {
             let next = weigh(ctx, guard, element, (self, pattern), searched)?;
             bytes += next.text.as_ref().map_or(0, Vec::len);
-            if bytes > ctx.turn.room.bytes_max {
+            if bytes > ctx.reply.bytes_max() {
                 return Err(TOO_LONG_WEIGHTS);
             }
             weighted.push(next);
@@ -435,12 +435,12 @@ impl Options<'_> {
     fn check_size(&self, ctx: &Context<'_>, items: usize, bytes: usize) -> Done {
         let most = match self.stores {
             true => VALUE_BYTES_MAX,
-            false => ctx.turn.room.bytes_max,
+            false => ctx.reply.bytes_max(),
         };
         check_result(ctx, self.stores, items)?;
         match bytes > most {
             true if self.stores => Err(duramen_types::Error::Full.into()),
-            true => Err(ctx.too_long()),
+            true => Err(ctx.reply.too_long()),
             false => Ok(()),
         }
     }
@@ -449,11 +449,11 @@ impl Options<'_> {
     fn finish(&self, ctx: &mut Context<'_>, items: Vec<Text<'_>>) -> Result<Vec<Write>, Failure> {
         if self.stores {
             let list = List { items };
-            ctx.integer(list.items.len() as i64)?;
+            ctx.reply.integer(list.items.len() as i64)?;
             let value = encoded(|parts| list.store(parts))?;
             return Ok(vec![Write::result(1, value, true, STORED)]);
         }
-        let mut reply = ctx.reply();
+        let mut reply = ctx.reply.encoder();
         reply.array(items.len());
         items.iter().for_each(|item| reply.bulk(&item.bytes()));
         Ok(Vec::new())
@@ -490,7 +490,7 @@ impl Options<'_> {
                 .map(|item| item.as_deref().unwrap_or_default());
             return self.finish(ctx, items.map(Text::of).collect());
         }
-        let mut reply = ctx.reply();
+        let mut reply = ctx.reply.encoder();
         reply.array(results.len());
         for item in &results {
             match item {
@@ -519,7 +519,7 @@ fn run_unlocked(
     options: &Options<'_>,
     conflicts: &mut Conflicts,
 ) -> Done {
-    let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
+    let (start, effects) = (ctx.reply.len(), ctx.client.effects.len());
     let mut keys = ctx.request.keys(ctx.table);
     let (Some(source), Some(target)) = (keys.next(), keys.next()) else {
         return Err(SYNTAX);
@@ -554,7 +554,7 @@ fn run_unlocked(
         if holds {
             return Ok(());
         }
-        ctx.out.truncate(start);
+        ctx.reply.truncate(start);
         ctx.client.effects.truncate(effects);
         if !drafted::runs_at_once(
             ctx,
@@ -642,7 +642,7 @@ pub(crate) fn lcs(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 }
 
 fn write_common(ctx: &mut Context<'_>, options: &CommonOptions, common: &lcs::Common) {
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     if options.length {
         return reply.integer(common.bytes.len() as i64);
     }

@@ -18,8 +18,8 @@ use duramen_engine::{Guard, Object};
 use duramen_format::hash::{SLOTS, slot};
 use duramen_node::View;
 use duramen_wire::native::message::Addresses;
+use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::parse_integer;
-use duramen_wire::resp::{Encoder, Room};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -252,7 +252,7 @@ pub(crate) fn slots(ctx: &mut Context<'_>) -> Done {
     if spans.is_empty() {
         return Err(NO_MAP);
     }
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(spans.len());
     for span in spans {
         reply.array(3);
@@ -270,7 +270,7 @@ pub(crate) fn shards(ctx: &mut Context<'_>) -> Done {
         return Err(NO_MAP);
     }
     let nodes = known.nodes();
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(nodes.len());
     for node in nodes {
         let own: Vec<&Span> = spans
@@ -340,7 +340,7 @@ pub(crate) fn nodes(ctx: &mut Context<'_>) -> Done {
         }
         text.push('\n');
     }
-    ctx.reply().verbatim("txt", &text);
+    ctx.reply.encoder().verbatim("txt", &text);
     Ok(())
 }
 
@@ -391,7 +391,7 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
         text,
         "duramen_hashes_assigned:{assigned_hashes}\r\nduramen_hashes_served:{served_hashes}\r\n"
     );
-    ctx.reply().verbatim("txt", &text);
+    ctx.reply.encoder().verbatim("txt", &text);
     Ok(())
 }
 
@@ -403,19 +403,19 @@ fn width(ranges: impl Iterator<Item = KeyRange>) -> u128 {
 
 pub(crate) fn keyslot(ctx: &mut Context<'_>) -> Done {
     member(ctx)?;
-    ctx.integer(slot(ctx.arg(2)).into())
+    ctx.reply.integer(slot(ctx.arg(2)).into())
 }
 
 /// Also answers for the shard: each shard has one node.
 pub(crate) fn myid(ctx: &mut Context<'_>) -> Done {
     let id = node_id(known(ctx)?.view.me());
-    ctx.bulk(id.as_bytes())
+    ctx.reply.bulk(id.as_bytes())
 }
 
 /// There are no connections of the requested kind.
 pub(crate) fn links(ctx: &mut Context<'_>) -> Done {
     member(ctx)?;
-    ctx.reply().array(0);
+    ctx.reply.encoder().array(0);
     Ok(())
 }
 
@@ -435,12 +435,12 @@ fn check_node(ctx: &mut Context<'_>) -> Done {
 /// Always 0: members report failures to the coordinator.
 pub(crate) fn count_failure_reports(ctx: &mut Context<'_>) -> Done {
     check_node(ctx)?;
-    ctx.integer(0)
+    ctx.reply.integer(0)
 }
 
 pub(crate) fn replicas(ctx: &mut Context<'_>) -> Done {
     check_node(ctx)?;
-    ctx.reply().array(0);
+    ctx.reply.encoder().array(0);
     Ok(())
 }
 
@@ -453,14 +453,6 @@ fn slot_range(text: &[u8], wrong: Failure) -> Result<KeyRange, Failure> {
         RouteHash::first_of_slot(slot),
         RouteHash::last_of_slot(slot),
     ))
-}
-
-/// The bytes that the reply may still take.
-fn room_left(ctx: &Context<'_>) -> Room {
-    Room {
-        bytes_max: ctx.turn.room.bytes_max.saturating_sub(ctx.out.len()),
-        exceeded: false,
-    }
 }
 
 /// Counts the keys of a range that are served here, up to `most`, and encodes them if requested.
@@ -480,7 +472,7 @@ fn walk(
     let mut step = |ctx: &mut Context<'_>, guard: &mut Guard<'_>| {
         let view = Arc::clone(ctx.local.view(member, guard));
         let before = (walk.keys, walk.found.len());
-        let mut room = room_left(ctx);
+        let mut room = ctx.reply.room_left();
         let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
         let shows = |object: Object<'_>| {
             let route = guard.hash(object.key).route(object.key);
@@ -495,7 +487,7 @@ fn walk(
         let (of, at) = ((table, range), walk.cursor);
         let step = guard.walk().scan_range_as(of, at, STEP, in_parts, shows);
         if room.is_exceeded_by(&walk.found) {
-            return Err(ctx.too_long());
+            return Err(ctx.reply.too_long());
         }
         match ctx.note_colds(guard, in_parts, step) {
             Ok((next, looks)) => {
@@ -540,7 +532,7 @@ pub(crate) fn countkeysinslot(ctx: &mut Context<'_>, access: Access<'_, '_>) -> 
     member(ctx)?;
     let range = slot_range(ctx.arg(2), Failure::Text("ERR Invalid slot"))?;
     let walk = walk(ctx, access, &range, (usize::MAX, false))?;
-    ctx.integer(walk.keys as i64)
+    ctx.reply.integer(walk.keys as i64)
 }
 
 pub(crate) fn getkeysinslot(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
@@ -556,8 +548,8 @@ pub(crate) fn getkeysinslot(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Do
     if count > 0 {
         walked = walk(ctx, access, &range, (count, true))?;
     }
-    ctx.reply().array(walked.keys);
-    ctx.out.extend_from_slice(&walked.found);
+    ctx.reply.encoder().array(walked.keys);
+    ctx.reply.append(&walked.found);
     Ok(())
 }
 
@@ -577,12 +569,12 @@ pub(crate) fn decided_elsewhere(ctx: &mut Context<'_>) -> Done {
 /// does.
 pub(crate) fn accept(ctx: &mut Context<'_>) -> Done {
     member(ctx)?;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
     member(ctx)?;
-    ctx.help(&[
+    ctx.reply.help(ctx.request.spec.container(), &[
         "COUNTKEYSINSLOT <slot>",
         "    Return the number of keys in <slot> that this server has.",
         "COUNT-FAILURE-REPORTS <node-id>",

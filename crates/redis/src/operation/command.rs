@@ -68,7 +68,7 @@ fn lookup(commands: &Commands, name: &[u8]) -> Option<&'static Spec> {
 
 pub(crate) fn command(ctx: &mut Context<'_>) -> Done {
     let commands = ctx.commands;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(offered(commands).count());
     for spec in offered(commands) {
         write_info(&mut reply, commands, spec);
@@ -77,7 +77,7 @@ pub(crate) fn command(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn count(ctx: &mut Context<'_>) -> Done {
-    ctx.integer(offered(ctx.commands).count() as i64)
+    ctx.reply.integer(offered(ctx.commands).count() as i64)
 }
 
 pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
@@ -85,7 +85,7 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
         return command(ctx);
     }
     let (found, commands) = (named(ctx)?, ctx.commands);
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(found.len());
     for spec in found {
         match spec {
@@ -325,7 +325,7 @@ pub(crate) fn docs(ctx: &mut Context<'_>) -> Done {
         named(ctx)?.into_iter().flatten().collect()
     };
     let commands = ctx.commands;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.map(wanted.len());
     for spec in wanted {
         reply.bulk(spec.name.as_bytes());
@@ -381,7 +381,7 @@ fn inner<'a>(ctx: &Context<'a>) -> Result<(&'static Spec, Vec<&'a [u8]>), Failur
 
 pub(crate) fn getkeys(ctx: &mut Context<'_>) -> Done {
     let (_, keys) = inner(ctx)?;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(keys.len());
     for key in keys {
         reply.bulk(key);
@@ -392,7 +392,7 @@ pub(crate) fn getkeys(ctx: &mut Context<'_>) -> Done {
 pub(crate) fn getkeysandflags(ctx: &mut Context<'_>) -> Done {
     let (spec, keys) = inner(ctx)?;
     let args = ctx.request.args.skip(2);
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(keys.len());
     for (n, key) in keys.into_iter().enumerate() {
         reply.array(2);
@@ -423,7 +423,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
         }
         _ => return Err(SYNTAX),
     };
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(wanted.len());
     for spec in wanted {
         reply.bulk(spec.name.as_bytes());
@@ -446,24 +446,27 @@ pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
             .iter()
             .all(|spec| spec.is_refused() == (spec.doc.topic == Topic::Foreign))
     );
-    ctx.help(&[
-        "(no subcommand)",
-        "    Return details about all Redis commands.",
-        "COUNT",
-        "    Return the total number of commands in this Redis server.",
-        "LIST",
-        "    Return a list of all commands in this Redis server.",
-        "INFO [<command-name> ...]",
-        "    Return details about multiple Redis commands.",
-        "    If no command names are given, documentation details for all",
-        "    commands are returned.",
-        "DOCS [<command-name> ...]",
-        "    Return documentation details about multiple Redis commands.",
-        "    If no command names are given, documentation details for all",
-        "    commands are returned.",
-        "GETKEYS <full-command>",
-        "    Return the keys from a full Redis command.",
-        "GETKEYSANDFLAGS <full-command>",
-        "    Return the keys and the access flags from a full Redis command.",
-    ])
+    ctx.reply.help(
+        ctx.request.spec.container(),
+        &[
+            "(no subcommand)",
+            "    Return details about all Redis commands.",
+            "COUNT",
+            "    Return the total number of commands in this Redis server.",
+            "LIST",
+            "    Return a list of all commands in this Redis server.",
+            "INFO [<command-name> ...]",
+            "    Return details about multiple Redis commands.",
+            "    If no command names are given, documentation details for all",
+            "    commands are returned.",
+            "DOCS [<command-name> ...]",
+            "    Return documentation details about multiple Redis commands.",
+            "    If no command names are given, documentation details for all",
+            "    commands are returned.",
+            "GETKEYS <full-command>",
+            "    Return the keys from a full Redis command.",
+            "GETKEYSANDFLAGS <full-command>",
+            "    Return the keys and the access flags from a full Redis command.",
+        ],
+    )
 }

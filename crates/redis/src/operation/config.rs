@@ -121,7 +121,7 @@ pub(crate) fn get(ctx: &mut Context<'_>) -> Done {
             found.push((name, value.to_string()));
         }
     }
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.map(found.len());
     for (name, value) in found {
         reply.bulk(name.as_bytes());
@@ -216,7 +216,7 @@ pub(crate) fn set(ctx: &mut Context<'_>) -> Done {
         .set_configs(&changes)
         .map_err(|error| Failure::from(format!("ERR {}", failed(error))))?;
     ctx.shared.encodings.set(&limits);
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 /// Whether a change of a setting reads files.
@@ -268,7 +268,7 @@ pub(crate) fn resetstat(ctx: &mut Context<'_>) -> Done {
     ctx.shared.reset_totals();
     ctx.shared.acl.reset_counts();
     ctx.shared.error_codes.reset();
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 /// The reply waits until the file is on disk.
@@ -279,21 +279,24 @@ pub(crate) fn rewrite(ctx: &mut Context<'_>) -> Done {
         ));
     };
     let finish = ctx.shared.rewrite_config(file)?;
-    ctx.ok()?;
+    ctx.reply.ok()?;
     ctx.client.wait.then(Until::Rewritten(finish), b"+OK\r\n");
     ctx.turn.ending = Ending::Held;
     Ok(())
 }
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&[
-        "GET <pattern>",
-        "    Return parameters matching the glob-like <pattern> and their values.",
-        "SET <directive> <value>",
-        "    Set the configuration <directive> to <value>.",
-        "RESETSTAT",
-        "    Reset statistics reported by the INFO command.",
-        "REWRITE",
-        "    Rewrite the configuration file.",
-    ])
+    ctx.reply.help(
+        ctx.request.spec.container(),
+        &[
+            "GET <pattern>",
+            "    Return parameters matching the glob-like <pattern> and their values.",
+            "SET <directive> <value>",
+            "    Set the configuration <directive> to <value>.",
+            "RESETSTAT",
+            "    Reset statistics reported by the INFO command.",
+            "REWRITE",
+            "    Rewrite the configuration file.",
+        ],
+    )
 }

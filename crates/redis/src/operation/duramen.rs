@@ -80,18 +80,18 @@ fn read_one(ctx: &mut Context<'_>, guard: &Guard<'_>, key: Key<'_>, is_part: boo
             counters.keyspace_hits.add(1);
             match plain(Some(object)) {
                 Ok(value) => {
-                    let mut reply = ctx.reply();
+                    let mut reply = ctx.reply.encoder();
                     reply.array(2);
                     reply.bulk(value.unwrap_or_default());
                     reply.integer(object.version as i64);
                 }
-                Err(_) if is_part => ctx.reply().error(WRONG_TYPE.text()),
+                Err(_) if is_part => ctx.reply.encoder().error(WRONG_TYPE.text()),
                 Err(failure) => return Err(failure),
             }
         }
         None => {
             counters.keyspace_misses.add(1);
-            ctx.reply().null_array();
+            ctx.reply.encoder().null_array();
         }
     }
     Ok(())
@@ -99,10 +99,10 @@ fn read_one(ctx: &mut Context<'_>, guard: &Guard<'_>, key: Key<'_>, is_part: boo
 
 pub(crate) fn mread(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let request = ctx.request;
-    ctx.reply().array(request.hashes.len());
+    ctx.reply.encoder().array(request.hashes.len());
     for key in request.keys(ctx.table) {
         read_one(ctx, guard, key, true)?;
-        ctx.fits()?;
+        ctx.reply.fits()?;
     }
     Ok(())
 }
@@ -206,7 +206,7 @@ pub(crate) fn write(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
             .conditional_write(table, hash, bytes, value, None, options.condition)
             .map_err(condition_failed)?;
         ctx.notify_change(SET, bytes, outcome);
-        tell_write(&mut ctx.reply(), outcome.after, level);
+        tell_write(&mut ctx.reply.encoder(), outcome.after, level);
         Ok(())
     })
 }
@@ -226,7 +226,7 @@ pub(crate) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let level = ctx.level();
     ctx.locked_for_flash(guard, |ctx, guard| {
         let hashes = ctx.request.hashes;
-        ctx.reply().array(hashes.len());
+        ctx.reply.encoder().array(hashes.len());
         for (n, hash) in hashes.iter().enumerate() {
             let (key, value) = (ctx.arg(1 + 2 * n), ctx.arg(2 + 2 * n));
             let written = ctx.part(guard, |table, guard| {
@@ -235,9 +235,9 @@ pub(crate) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
             match written {
                 Ok(outcome) => {
                     ctx.notify_change(SET, key, outcome);
-                    tell_write(&mut ctx.reply(), outcome.after, level);
+                    tell_write(&mut ctx.reply.encoder(), outcome.after, level);
                 }
-                Err(failure) => ctx.reply().error(failure.text()),
+                Err(failure) => ctx.reply.encoder().error(failure.text()),
             }
         }
         Ok(())
@@ -249,7 +249,7 @@ pub(crate) fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     at_level(ctx, guard, options.level, |ctx, guard, level| {
         let outcome = remove_if(ctx, guard, options.condition)?;
         ctx.notify_removal(ctx.arg(1), outcome);
-        tell_removed(&mut ctx.reply(), outcome.before, level);
+        tell_removed(&mut ctx.reply.encoder(), outcome.before, level);
         Ok(())
     })
 }
@@ -295,11 +295,11 @@ pub(crate) fn mremove(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let level = ctx.level();
     ctx.locked_for_flash(guard, |ctx, guard| {
         let hashes = ctx.request.hashes;
-        ctx.reply().array(hashes.len());
+        ctx.reply.encoder().array(hashes.len());
         for (hash, key) in hashes.iter().zip(ctx.request.args.skip(1)) {
             let removed = ctx.part(guard, |table, guard| guard.remove(table, *hash, key))?;
             ctx.notify_removal(key, removed);
-            tell_removed(&mut ctx.reply(), removed.before, level);
+            tell_removed(&mut ctx.reply.encoder(), removed.before, level);
         }
         Ok(())
     })
@@ -308,7 +308,7 @@ pub(crate) fn mremove(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 pub(crate) fn incrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let by = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
     let (sum, version) = string::add_integer(ctx, guard, by)?;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(2);
     reply.integer(sum);
     reply.integer(version as i64);
@@ -317,7 +317,7 @@ pub(crate) fn incrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 
 pub(crate) fn incrbyfloat(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let (text, version) = string::add_float(ctx, guard)?;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(2);
     reply.bulk(&text);
     reply.integer(version as i64);
@@ -370,11 +370,11 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     });
     let (next, looked) = ctx.note_colds(guard, in_parts, next)?;
     note_walked(ctx, looked, matching)?;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(2);
     reply.bulk(IntegerText::unsigned(next).as_bytes());
     reply.array(objects * 3);
-    ctx.out.extend_from_slice(&found);
+    ctx.reply.append(&found);
     Ok(())
 }
 
@@ -399,7 +399,7 @@ pub(crate) fn use_table(ctx: &mut Context<'_>) -> Done {
         None => Db::Table(table),
     };
     ctx.table = table;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 /// The coordinator makes and drops the tables of a cluster.
@@ -435,12 +435,12 @@ pub(crate) fn table_create(ctx: &mut Context<'_>) -> Done {
         _ => return Err(SYNTAX),
     };
     let table = databases::create(ctx.shared, ctx.client, &name, level)?;
-    ctx.integer(table.0.into())
+    ctx.reply.integer(table.0.into())
 }
 
 pub(crate) fn table_id(ctx: &mut Context<'_>) -> Done {
     let table = find(ctx, 2)?;
-    ctx.integer(table.0.into())
+    ctx.reply.integer(table.0.into())
 }
 
 pub(crate) fn table_drop(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
@@ -473,7 +473,7 @@ pub(crate) fn table_drop(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done 
     ctx.local.wake_table(ctx.shared, table); // they get an error
     ctx.shared.tracking.all_changed(&ctx.shared.threads, None);
     databases::tables_changed(ctx.shared, ctx.client);
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn table_list(ctx: &mut Context<'_>) -> Done {
@@ -483,7 +483,7 @@ pub(crate) fn table_list(ctx: &mut Context<'_>) -> Done {
         .map(|table| ctx.local.level_of_table(ctx.shared, table.id))
         .collect();
     ctx.settle_all();
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(tables.len());
     for (table, level) in tables.iter().zip(levels) {
         reply.map(4);
@@ -500,14 +500,17 @@ pub(crate) fn table_list(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn table_help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&[
-        "CREATE <name> [LEVEL memory|buffered|synced]",
-        "    Make a table, with a level of its own or the server's; return its id.",
-        "ID <name>",
-        "    Return the id of a table.",
-        "DROP <name>",
-        "    Drop a table and all its objects.",
-        "LIST",
-        "    Return names, ids, sizes and levels of all tables.",
-    ])
+    ctx.reply.help(
+        ctx.request.spec.container(),
+        &[
+            "CREATE <name> [LEVEL memory|buffered|synced]",
+            "    Make a table, with a level of its own or the server's; return its id.",
+            "ID <name>",
+            "    Return the id of a table.",
+            "DROP <name>",
+            "    Drop a table and all its objects.",
+            "LIST",
+            "    Return names, ids, sizes and levels of all tables.",
+        ],
+    )
 }

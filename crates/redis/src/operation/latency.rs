@@ -54,7 +54,7 @@ fn named(ctx: &Context<'_>) -> Option<(Event, Series)> {
 
 pub(crate) fn latest(ctx: &mut Context<'_>) -> Done {
     let recorded = recorded(ctx);
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(recorded.len());
     for (event, series) in &recorded {
         let Some(newest) = series.samples().back() else {
@@ -71,7 +71,7 @@ pub(crate) fn latest(ctx: &mut Context<'_>) -> Done {
 
 pub(crate) fn history(ctx: &mut Context<'_>) -> Done {
     let series = named(ctx).map(|(_, series)| series).unwrap_or_default();
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(series.samples().len());
     for sample in series.samples() {
         reply.array(2);
@@ -92,7 +92,7 @@ pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
     let meant = all.filter(|event| names.is_empty() || is_named(event));
     let reset = meant.filter(|event| ctx.shared.latency.reset(*event));
     let count = reset.count();
-    ctx.integer(count as i64)
+    ctx.reply.integer(count as i64)
 }
 
 pub(crate) fn graph(ctx: &mut Context<'_>) -> Done {
@@ -101,7 +101,7 @@ pub(crate) fn graph(ctx: &mut Context<'_>) -> Done {
         return Err(format!("ERR No samples available for event '{event}'").into());
     };
     let drawn = latency_graph::draw(event.name(), &series, now_s());
-    ctx.reply().verbatim("txt", &drawn);
+    ctx.reply.encoder().verbatim("txt", &drawn);
     Ok(())
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn doctor(ctx: &mut Context<'_>) -> Done {
         ));
     }
     text.push_str("Requests that took longer than slowlog-log-slower-than are in SLOWLOG GET.\n");
-    ctx.reply().verbatim("txt", &text);
+    ctx.reply.encoder().verbatim("txt", &text);
     Ok(())
 }
 
@@ -201,7 +201,7 @@ pub(crate) fn histogram(ctx: &mut Context<'_>) -> Done {
     };
     let mut called = called(ctx);
     called.retain(|(spec, _)| names.is_empty() || is_named(spec));
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.map(called.len());
     for (spec, totals) in called {
         let cumulative = cumulative(&totals.times);
@@ -240,7 +240,7 @@ fn cumulative(counts: &[u64]) -> Vec<(u64, u64)> {
 }
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&[
+    ctx.reply.help(ctx.request.spec.container(), &[
         "DOCTOR",
         "    Return a human readable latency analysis report.",
         "GRAPH <event>",

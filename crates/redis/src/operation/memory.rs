@@ -40,8 +40,8 @@ pub(crate) fn usage(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         _ => return Err(SYNTAX),
     }
     match guard.footprint_bytes(key.table, key.hash, key.bytes)? {
-        Some(bytes) => ctx.integer(bytes as i64),
-        None => ctx.null(),
+        Some(bytes) => ctx.reply.integer(bytes as i64),
+        None => ctx.reply.null(),
     }
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn stats(ctx: &mut Context<'_>) -> Done {
     let named = |(name, value): (&str, u64)| (name.to_owned(), value);
     let all = fields.into_iter().map(named).chain(parts);
     let all: Vec<_> = all.chain(last.into_iter().map(named)).collect();
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.map(all.len() + 1);
     for (name, value) in all {
         reply.bulk(name.as_bytes());
@@ -94,7 +94,7 @@ fn ratio(a: u64, b: u64) -> f64 {
 pub(crate) fn doctor(ctx: &mut Context<'_>) -> Done {
     let report = ctx.shared.store().memory_report();
     let text = explain(&report, process::rss_bytes());
-    ctx.reply().verbatim("txt", &text);
+    ctx.reply.encoder().verbatim("txt", &text);
     Ok(())
 }
 
@@ -121,27 +121,30 @@ fn explain(report: &MemoryReport, rss_bytes: u64) -> String {
 
 pub(crate) fn malloc_stats(ctx: &mut Context<'_>) -> Done {
     let text = "Values are not in an allocator but in the log; see MEMORY DOCTOR.\n";
-    ctx.reply().verbatim("txt", text);
+    ctx.reply.encoder().verbatim("txt", text);
     Ok(())
 }
 
 /// Does nothing: the cleaner gives memory back by itself.
 pub(crate) fn purge(ctx: &mut Context<'_>) -> Done {
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&[
-        "DOCTOR",
-        "    Return memory problems reports.",
-        "MALLOC-STATS",
-        "    Return internal statistics report from the memory allocator.",
-        "PURGE",
-        "    Attempt to purge dirty pages for reclamation by the allocator.",
-        "STATS",
-        "    Return information about the memory usage of the server.",
-        "USAGE <key> [SAMPLES <count>]",
-        "    Return memory in bytes used by <key> and its value. Nested values are",
-        "    sampled up to <count> times (default: 5, 0 means sample all).",
-    ])
+    ctx.reply.help(
+        ctx.request.spec.container(),
+        &[
+            "DOCTOR",
+            "    Return memory problems reports.",
+            "MALLOC-STATS",
+            "    Return internal statistics report from the memory allocator.",
+            "PURGE",
+            "    Attempt to purge dirty pages for reclamation by the allocator.",
+            "STATS",
+            "    Return information about the memory usage of the server.",
+            "USAGE <key> [SAMPLES <count>]",
+            "    Return memory in bytes used by <key> and its value. Nested values are",
+            "    sampled up to <count> times (default: 5, 0 means sample all).",
+        ],
+    )
 }

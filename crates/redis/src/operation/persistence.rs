@@ -69,14 +69,14 @@ pub(crate) fn lastsave(ctx: &mut Context<'_>) -> Done {
         .shared
         .durability()
         .map_or(0, |durability| durability.saved_s());
-    ctx.integer(saved_s as i64)
+    ctx.reply.integer(saved_s as i64)
 }
 
 /// The reply waits for the snapshot; other clients continue.
 pub(crate) fn save(ctx: &mut Context<'_>) -> Done {
     let job = ctx.shared.snapshot(own_copy(ctx.shared)?, Target::Dump)?;
     const OK: &[u8] = b"+OK\r\n";
-    ctx.out.extend_from_slice(OK);
+    ctx.reply.append(OK);
     ctx.client.wait.then(Until::Job(job), OK);
     ctx.turn.ending = Ending::Held;
     Ok(())
@@ -91,18 +91,19 @@ pub(crate) fn bgsave(ctx: &mut Context<'_>) -> Done {
     let durability = own_copy(ctx.shared)?;
     if schedule && durability.snapshot_running() {
         durability.snapshot_after(Target::Dump);
-        ctx.reply().simple("Background saving scheduled");
+        ctx.reply.encoder().simple("Background saving scheduled");
         return Ok(());
     }
     ctx.shared.snapshot(durability, Target::Dump)?;
-    ctx.reply().simple("Background saving started");
+    ctx.reply.encoder().simple("Background saving started");
     Ok(())
 }
 
 /// The log rewrites itself continuously: cleaning does that.
 pub(crate) fn bgrewriteaof(ctx: &mut Context<'_>) -> Done {
     durability(ctx.shared)?;
-    ctx.reply()
+    ctx.reply
+        .encoder()
         .simple("Background append only file rewriting started");
     Ok(())
 }
@@ -139,14 +140,14 @@ pub(crate) fn snapshot(ctx: &mut Context<'_>) -> Done {
         _ => return Err(SYNTAX),
     };
     ctx.shared.snapshot(own_copy(ctx.shared)?, target)?;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 /// `DURAMEN.SCRUB`: reads and verifies all frames, in the background; `INFO persistence` shows its
 /// progress.
 pub(crate) fn scrub(ctx: &mut Context<'_>) -> Done {
     let frames = own_copy(ctx.shared)?.store().scrub().unwrap_or(0);
-    ctx.integer(frames as i64)
+    ctx.reply.integer(frames as i64)
 }
 
 /// Number of other servers that have everything written so far. A single server has none and never
@@ -222,22 +223,22 @@ struct WaitRequest<'a> {
 impl Context<'_> {
     fn wait_for(&mut self, request: &WaitRequest<'_>) {
         let Some(durability) = self.shared.durability() else {
-            return self.out.extend_from_slice(request.late);
+            return self.reply.append(request.late);
         };
         let log = self.shared.store().log();
         let position = log.map_or_else(Position::default, Log::appended);
         if position.is_none() || durability.log().reached(&position) >= request.level {
-            return self.out.extend_from_slice(request.reply_if_reached);
+            return self.reply.append(request.reply_if_reached);
         }
         // Commands in a transaction do not wait, as in Redis.
         if !request.worth || self.locked {
-            return self.out.extend_from_slice(request.late);
+            return self.reply.append(request.late);
         }
         let deadline_ms = match request.timeout_ms {
             0 => 0,
             timeout_ms => clock::now_ms().saturating_add(timeout_ms),
         };
-        self.out.extend_from_slice(request.reply_if_reached);
+        self.reply.append(request.reply_if_reached);
         let until = Until::Reached {
             position,
             level: request.level,

@@ -53,7 +53,7 @@ pub(crate) fn unix_time() -> Duration {
 
 pub(crate) fn time(ctx: &mut Context<'_>) -> Done {
     let now = unix_time();
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(2);
     reply.bulk(IntegerText::unsigned(now.as_secs()).as_bytes());
     reply.bulk(IntegerText::unsigned(now.subsec_micros().into()).as_bytes());
@@ -64,12 +64,12 @@ pub(crate) fn time(ctx: &mut Context<'_>) -> Done {
 /// client, but the other threads do, and so does `/livez`.
 pub(crate) fn stuck(ctx: &mut Context<'_>) -> Done {
     let table = ctx.shared.table_of_waits();
-    ctx.reply().verbatim("txt", &table);
+    ctx.reply.encoder().verbatim("txt", &table);
     Ok(())
 }
 
 pub(crate) fn role(ctx: &mut Context<'_>) -> Done {
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(3);
     reply.bulk(b"master");
     reply.integer(0);
@@ -82,7 +82,7 @@ pub(crate) fn replicaof(ctx: &mut Context<'_>) -> Done {
     ctx.not_in_cluster("REPLICAOF")?;
     let is_end = ctx.arg(1).eq_ignore_ascii_case(b"no") && ctx.arg(2).eq_ignore_ascii_case(b"one");
     match is_end {
-        true => ctx.ok(),
+        true => ctx.reply.ok(),
         false => Err(ctx.request.spec.refusal(WHY_REPLICATION).into()),
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn shutdown(ctx: &mut Context<'_>) -> Done {
         Some(stopping) => {
             // Redis's words, unless the server stops.
             const REFUSED: &[u8] = b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n";
-            ctx.out.extend_from_slice(REFUSED);
+            ctx.reply.append(REFUSED);
             ctx.client.wait.then(Until::Stop(stopping), REFUSED);
             ctx.turn.ending = Ending::Held;
         }
@@ -125,7 +125,7 @@ pub(crate) fn shutdown(ctx: &mut Context<'_>) -> Done {
 
 /// MODULE LIST: tools request it to detect further abilities of a server.
 pub(crate) fn no_modules(ctx: &mut Context<'_>) -> Done {
-    ctx.reply().array(0);
+    ctx.reply.encoder().array(0);
     Ok(())
 }
 
@@ -136,11 +136,14 @@ pub(crate) fn refuse_module(_: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn module_help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&["LIST", "    Return a list of loaded modules: an empty one."])
+    ctx.reply.help(
+        ctx.request.spec.container(),
+        &["LIST", "    Return a list of loaded modules: an empty one."],
+    )
 }
 
 pub(crate) fn lolwut(ctx: &mut Context<'_>) -> Done {
-    ctx.reply().verbatim(
+    ctx.reply.encoder().verbatim(
         "txt",
         concat!("Duramen ver. ", env!("CARGO_PKG_VERSION"), "\n"),
     );

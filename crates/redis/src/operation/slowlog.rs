@@ -36,10 +36,10 @@ pub(crate) fn get(ctx: &mut Context<'_>) -> Done {
         }
     };
     let log = ctx.shared.commands.slow_log();
-    ctx.reply().array(count.min(log.entries.len()));
+    ctx.reply.encoder().array(count.min(log.entries.len()));
     for entry in log.entries.iter().take(count) {
-        ctx.fits()?;
-        let mut reply = ctx.reply();
+        ctx.reply.fits()?;
+        let mut reply = ctx.reply.encoder();
         reply.array(6);
         reply.integer(entry.id);
         reply.integer(entry.unix_s as i64);
@@ -56,25 +56,28 @@ pub(crate) fn get(ctx: &mut Context<'_>) -> Done {
 
 pub(crate) fn len(ctx: &mut Context<'_>) -> Done {
     let len = ctx.shared.commands.slow_log().entries.len();
-    ctx.integer(len as i64)
+    ctx.reply.integer(len as i64)
 }
 
 pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
     let entries = std::mem::take(&mut ctx.shared.commands.slow_log().entries);
     heap::freed(entries.len() * ENTRY_BYTES);
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&[
-        "GET [<count>]",
-        "    Return top <count> entries from the slowlog (default: 10, -1 mean all).",
-        "    Entries are made of:",
-        "    id, timestamp, time in microseconds, arguments array, client IP and port,",
-        "    client name",
-        "LEN",
-        "    Return the length of the slowlog.",
-        "RESET",
-        "    Reset the slowlog.",
-    ])
+    ctx.reply.help(
+        ctx.request.spec.container(),
+        &[
+            "GET [<count>]",
+            "    Return top <count> entries from the slowlog (default: 10, -1 mean all).",
+            "    Entries are made of:",
+            "    id, timestamp, time in microseconds, arguments array, client IP and port,",
+            "    client name",
+            "LEN",
+            "    Return the length of the slowlog.",
+            "RESET",
+            "    Reset the slowlog.",
+        ],
+    )
 }

@@ -73,8 +73,8 @@ fn shown(ctx: &Context<'_>, kind: Kind) -> usize {
 
 /// Replies that a subscription began or ended. `name`: `None` = there was none to end.
 fn write_change(ctx: &mut Context<'_>, word: &str, name: Option<&[u8]>, count: usize) {
-    ctx.turn.confirms = !ctx.local.in_exec;
-    let mut reply = ctx.reply();
+    ctx.reply.set_confirms(!ctx.local.in_exec);
+    let mut reply = ctx.reply.encoder();
     reply.push(3);
     reply.bulk(word.as_bytes());
     match name {
@@ -150,7 +150,7 @@ fn unsubscribe_from(ctx: &mut Context<'_>, kind: Kind) -> Done {
 /// for this thread, come before its reply (registry::P2).
 fn end_each<'n>(ctx: &mut Context<'_>, kind: Kind, names: impl Iterator<Item = &'n [u8]>) {
     let (slot, registry) = (ctx.client.record().slot, &ctx.shared.pubsub);
-    ctx.turn.confirms = !ctx.local.in_exec;
+    ctx.reply.set_confirms(!ctx.local.in_exec);
     let mut ends = Vec::new();
     for name in names {
         let ended = ctx.client.subscriptions.as_mut().and_then(|subscriptions| {
@@ -164,8 +164,8 @@ fn end_each<'n>(ctx: &mut Context<'_>, kind: Kind, names: impl Iterator<Item = &
     for (n, (name, _, count)) in ends.iter().enumerate() {
         for publication in messages.get(&n).into_iter().flatten() {
             let pattern = (kind == Kind::Pattern).then(|| Arc::from(*name));
-            write_message(ctx.reply(), publication, pattern.as_ref());
-            if ctx.turn.room.exceeded {
+            write_message(ctx.reply.encoder(), publication, pattern.as_ref());
+            if ctx.reply.is_exceeded() {
                 return; // the client is closed
             }
         }
@@ -279,8 +279,8 @@ pub(crate) fn sunsubscribe(ctx: &mut Context<'_>) -> Done {
 }
 
 fn send(ctx: &mut Context<'_>, kind: Kind) -> Done {
-    let (channel, payload, reply_at) = (ctx.arg(1), ctx.arg(2), ctx.out.len());
-    ctx.out.extend_from_slice(NO_RECEIVERS);
+    let (channel, payload, reply_at) = (ctx.arg(1), ctx.arg(2), ctx.reply.len());
+    ctx.reply.append(NO_RECEIVERS);
     let effects = &mut ctx.client.effects;
     effects.message(kind, channel, payload, reply_at);
     if kind == Kind::Channel {
@@ -311,7 +311,7 @@ fn write_channels(ctx: &mut Context<'_>, kind: Kind) -> Done {
     let pattern = pattern.as_ref();
     let matches = |name: &[u8]| pattern.is_none_or(|pattern| pattern.matches(name));
     let channels = ctx.shared.pubsub.channels(kind, matches);
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(channels.len());
     channels.iter().for_each(|channel| reply.bulk(channel));
     Ok(())
@@ -331,7 +331,7 @@ fn at_most_one(ctx: &Context<'_>) -> Done {
 /// Replies with the number of subscribers of each channel from argument 2 on.
 fn write_numbers(ctx: &mut Context<'_>, kind: Kind) -> Done {
     let (channels, registry) = (ctx.request.args.skip(2), &ctx.shared.pubsub);
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(2 * channels.len());
     for channel in channels {
         reply.bulk(channel);
@@ -357,11 +357,12 @@ pub(crate) fn shardnumsub(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn numpat(ctx: &mut Context<'_>) -> Done {
-    ctx.integer(ctx.shared.pubsub.count(Kind::Pattern) as i64)
+    ctx.reply
+        .integer(ctx.shared.pubsub.count(Kind::Pattern) as i64)
 }
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&[
+    ctx.reply.help(ctx.request.spec.container(), &[
         "CHANNELS [<pattern>]",
         "    Return the currently active channels matching a <pattern> (default: '*').",
         "NUMPAT",

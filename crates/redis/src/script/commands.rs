@@ -96,14 +96,14 @@ pub(crate) fn load(ctx: &mut Context<'_>) -> Done {
         return Err(text.into());
     }
     ctx.shared.scripts.cache.put(Arc::clone(&script));
-    ctx.bulk(script.sha1.as_bytes())
+    ctx.reply.bulk(script.sha1.as_bytes())
 }
 
 pub(crate) fn exists(ctx: &mut Context<'_>) -> Done {
     let cache = &ctx.shared.scripts.cache;
     let names = ctx.request.args.skip(2).into_iter();
     let known: Vec<bool> = names.map(|name| cache.get(name).is_some()).collect();
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(known.len());
     known
         .iter()
@@ -121,7 +121,7 @@ pub(crate) fn flush(ctx: &mut Context<'_>) -> Done {
     }
     ctx.shared.scripts.cache.clear();
     ctx.shared.scripts.renew();
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn kill(ctx: &mut Context<'_>) -> Done {
@@ -139,7 +139,7 @@ pub(crate) fn end_long(ctx: &mut Context<'_>, functions: bool) -> Done {
         }
     };
     match ctx.shared.scripts.kill(functions) {
-        Killed::Some => ctx.ok(),
+        Killed::Some => ctx.reply.ok(),
         Killed::Others => Err(Failure::Text(others)),
         Killed::None => Err(Failure::Text("NOTBUSY No scripts in execution right now.")),
     }
@@ -147,7 +147,7 @@ pub(crate) fn end_long(ctx: &mut Context<'_>, functions: bool) -> Done {
 
 pub(crate) fn debug(ctx: &mut Context<'_>) -> Done {
     match ctx.arg(2) {
-        mode if mode.eq_ignore_ascii_case(b"no") => ctx.ok(),
+        mode if mode.eq_ignore_ascii_case(b"no") => ctx.reply.ok(),
         mode if mode.eq_ignore_ascii_case(b"yes") || mode.eq_ignore_ascii_case(b"sync") => {
             Err(Failure::Text("ERR the debugger of scripts is not offered"))
         }
@@ -156,20 +156,23 @@ pub(crate) fn debug(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&[
-        "DEBUG (YES|SYNC|NO)",
-        "    Set the debug mode for subsequent scripts executed.",
-        "EXISTS <sha1> [<sha1> ...]",
-        "    Return information about the existence of the scripts in the script cache.",
-        "FLUSH [ASYNC|SYNC]",
-        "    Flush the Lua scripts cache. Very dangerous on replicas.",
-        "    When called without the optional mode argument, the behavior is determined by the",
-        "    lazyfree-lazy-user-flush configuration directive. Valid modes are:",
-        "    * ASYNC: Asynchronously flush the scripts cache.",
-        "    * SYNC: Synchronously flush the scripts cache.",
-        "KILL",
-        "    Kill the currently executing Lua script.",
-        "LOAD <script>",
-        "    Load a script into the scripts cache without executing it.",
-    ])
+    ctx.reply.help(
+        ctx.request.spec.container(),
+        &[
+            "DEBUG (YES|SYNC|NO)",
+            "    Set the debug mode for subsequent scripts executed.",
+            "EXISTS <sha1> [<sha1> ...]",
+            "    Return information about the existence of the scripts in the script cache.",
+            "FLUSH [ASYNC|SYNC]",
+            "    Flush the Lua scripts cache. Very dangerous on replicas.",
+            "    When called without the optional mode argument, the behavior is determined by the",
+            "    lazyfree-lazy-user-flush configuration directive. Valid modes are:",
+            "    * ASYNC: Asynchronously flush the scripts cache.",
+            "    * SYNC: Synchronously flush the scripts cache.",
+            "KILL",
+            "    Kill the currently executing Lua script.",
+            "LOAD <script>",
+            "    Load a script into the scripts cache without executing it.",
+        ],
+    )
 }

@@ -257,7 +257,7 @@ fn change(
         Ok(())
     })?;
     shared.scripts.renew();
-    ctx.out.extend_from_slice(&reply);
+    ctx.reply.append(&reply);
     Ok(())
 }
 
@@ -408,7 +408,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
             .is_some_and(|pattern| pattern.matches(library.text.name.as_bytes())),
     };
     let wanted: Vec<_> = libraries.all().filter(is_wanted).collect();
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(wanted.len());
     for library in wanted {
         reply.map(3 + usize::from(with_code));
@@ -443,7 +443,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
 pub(crate) fn stats(ctx: &mut Context<'_>) -> Done {
     let libraries = ctx.shared.scripts.libraries.current();
     let longest = ctx.shared.scripts.longest_function();
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.map(2);
     reply.bulk(b"running_script");
     match longest {
@@ -477,11 +477,11 @@ pub(crate) fn kill(ctx: &mut Context<'_>) -> Done {
 pub(crate) fn dump(ctx: &mut Context<'_>) -> Done {
     let libraries = ctx.shared.scripts.libraries.current();
     let payload = dump_libraries(libraries.all().map(|library| &library.text.text[..]));
-    ctx.bulk(&payload)
+    ctx.reply.bulk(&payload)
 }
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&[
+    ctx.reply.help(ctx.request.spec.container(), &[
         "LOAD [REPLACE] <FUNCTION CODE>",
         "    Create a new library with the given library name and code.",
         "DELETE <LIBRARY NAME>",

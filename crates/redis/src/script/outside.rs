@@ -27,10 +27,10 @@ impl Outside {
             in_exec: ctx.local.in_exec,
             exec_dbs: ctx.local.exec_dbs,
             begun: ctx.local.meter.begin_inner(),
-            room_bytes_max: ctx.turn.room.bytes_max,
+            room_bytes_max: ctx.reply.bytes_max(),
         };
         // The interpreter could not hold more.
-        ctx.turn.room.bytes_max = outside.room_bytes_max.min(memory);
+        ctx.reply.set_bytes_max(outside.room_bytes_max.min(memory));
         ctx.client.db = running.db;
         ctx.local.in_exec = true;
         if outside.exec_dbs.is_none() {
@@ -46,7 +46,7 @@ impl Outside {
         ctx.table = self.table;
         ctx.local.in_exec = self.in_exec;
         ctx.local.exec_dbs = self.exec_dbs;
-        ctx.turn.room.bytes_max = self.room_bytes_max;
+        ctx.reply.set_bytes_max(self.room_bytes_max);
         ctx.local
             .meter
             .end_inner(ctx.request.spec.number, self.begun);

@@ -138,7 +138,7 @@ fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
         args: Arguments::of(texts.skip(call.keys).into_iter()),
         resp3: ctx.client.protocol == Protocol::Resp3,
         slice: since.map_or(slice, |since| slice.saturating_sub(since.elapsed())),
-        reply_bytes_max: ctx.turn.room.bytes_max,
+        reply_bytes_max: ctx.reply.bytes_max(),
     })
 }
 
@@ -519,7 +519,7 @@ fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
         let command = ctx.local.command(ctx.shared, ctx.request.spec.number);
         command.failed.add(1);
     }
-    ctx.out.extend_from_slice(&outcome.reply);
+    ctx.reply.append(&outcome.reply);
 }
 
 /// Applies the draft if all its keys are as the script has met them. False: they are not.
@@ -670,8 +670,8 @@ fn command_in(
     let mut inner = Context {
         request: Request { spec, args, hashes },
         commands: ctx.commands,
+        reply: ctx.reply.apart(&mut out, ctx.client.protocol()),
         client: &mut *ctx.client,
-        out: &mut out,
         turn: &mut *ctx.turn,
         shared: ctx.shared,
         local: &mut *ctx.local,

@@ -181,7 +181,7 @@ pub(crate) fn tracking(ctx: &mut Context<'_>) -> Done {
         b"off" => end(ctx.shared, ctx.client),
         _ => return Err(SYNTAX),
     }
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 fn begin(ctx: &mut Context<'_>, options: &Options<'_>) -> Done {
@@ -259,12 +259,12 @@ pub(crate) fn caching(ctx: &mut Context<'_>) -> Done {
         }
         _ => return Err(SYNTAX),
     }
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn getredir(ctx: &mut Context<'_>) -> Done {
     let tracking = ctx.client.tracking.as_deref();
-    ctx.integer(shown_redirect(tracking))
+    ctx.reply.integer(shown_redirect(tracking))
 }
 
 /// As replies show it: -1 = the client does not track, 0 = it gets its invalidations itself.
@@ -289,7 +289,7 @@ pub(crate) fn trackinginfo(ctx: &mut Context<'_>) -> Done {
     }
     let redirect = shown_redirect(tracking.as_deref());
     let prefixes = tracking.iter().flat_map(|it| &it.prefixes);
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.map(3);
     reply.bulk(b"flags");
     reply.set(flags.len());

@@ -34,7 +34,7 @@ fn multi(ctx: &mut Context<'_>) -> Done {
     ctx.client.transactions += 1;
     ctx.client.show(shown::MULTI, true);
     ctx.client.transaction = Some(ctx.local.spare.begin());
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 fn discard(ctx: &mut Context<'_>) -> Done {
@@ -43,7 +43,7 @@ fn discard(ctx: &mut Context<'_>) -> Done {
     }
     ctx.client.end_transaction();
     ctx.client.discards += 1;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -73,10 +73,10 @@ pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
             )));
         }
     }
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 fn unwatch(ctx: &mut Context<'_>) -> Done {
     ctx.client.watched = Watches::default();
-    ctx.ok()
+    ctx.reply.ok()
 }

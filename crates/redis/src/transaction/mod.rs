@@ -381,7 +381,7 @@ fn run_locked(
     let mut attempt = |ctx: &mut Context<'_>, guard: &mut Guard<'_>, room: &mut Room| {
         warm(ctx, guard, queue, watched)?;
         if changed(ctx.shared, guard, view, watched)? {
-            ctx.reply().null_array();
+            ctx.reply.encoder().null_array();
             return Ok(());
         }
         (*room, is_long) = room_of(ctx, guard, queue, may_stop);
@@ -419,7 +419,7 @@ fn run_in_one_go(
     queue: Queue<'_>,
     (alone, may_stop): (bool, bool),
 ) -> bool {
-    let (start, effects, db) = (ctx.out.len(), ctx.client.effects.len(), ctx.client.db);
+    let (start, effects, db) = (ctx.reply.len(), ctx.client.effects.len(), ctx.client.db);
     let stops = match may_stop && !queue.transaction.has(flag::WHOLE) {
         true => Stops::BeforeWrites,
         false => Stops::Never,
@@ -430,10 +430,10 @@ fn run_in_one_go(
         Ok(_) => {}
         Err(_) => unreachable!("only a run on a draft is abandoned"),
     }
-    ctx.out.truncate(start);
+    ctx.reply.truncate(start);
     ctx.client.effects.truncate(effects);
     ctx.client.db = db;
-    ctx.turn.room.exceeded = false;
+    ctx.reply.set_exceeded(false);
     false
 }
 
@@ -578,7 +578,7 @@ fn run_drafted(
         ));
     }
     warm(ctx, guard, queue, watched)?;
-    let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
+    let (start, effects) = (ctx.reply.len(), ctx.client.effects.len());
     let (db, protocol, mode) = (ctx.client.db, ctx.client.protocol, ctx.client.mode());
     let mut before = Level::Memory;
     let mut is_watched_changed = changed(ctx.shared, guard, view, watched)?;
@@ -616,18 +616,18 @@ fn run_drafted(
             ctx.notify_replaced(guard.notes().take_replaced(), effects);
         }
     } else {
-        ctx.out.truncate(start);
+        ctx.reply.truncate(start);
         ctx.client.effects.truncate(effects);
         ctx.client.db = db;
         ctx.client.set_protocol(protocol);
-        ctx.turn.room.exceeded = false;
+        ctx.reply.set_exceeded(false);
         let is_over = ran.as_ref().is_err_and(|why| Abandoned::of(why).is_none());
         if is_over && ctx.client.mode().misleads(mode) {
             ctx.turn.ending = Ending::CloseAfterReply; // as hold::I4
         }
     }
     if is_watched_changed {
-        ctx.reply().null_array();
+        ctx.reply.encoder().null_array();
         ran = Ok(Ran::Done);
     }
     if let Ok(Ran::Done) = ran {

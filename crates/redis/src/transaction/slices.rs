@@ -157,7 +157,7 @@ pub(super) fn run(
     ctx.client.effects.append(std::mem::take(&mut run.effects));
     ctx.client.db = run.db;
     // The reply is apart, so that it is not moved in each slice.
-    let before = std::mem::replace(ctx.out, std::mem::take(&mut run.reply));
+    let before = ctx.reply.replace(std::mem::take(&mut run.reply));
     let stops = match queue.transaction.sliced && !queue.transaction.has(flag::WHOLE) {
         true => Stops::Anywhere,
         false => Stops::Never,
@@ -170,7 +170,7 @@ pub(super) fn run(
     run.scripts_took = ctx.local.scripts_took;
     let draft = guard.end_draft();
     let start = before.len();
-    let reply = std::mem::replace(ctx.out, before);
+    let reply = ctx.reply.replace(before);
     run.draft = draft.ok_or(Error::TryAgain)?;
     if let Ok(next) = ended
         && next < queue.steps.len()
@@ -188,8 +188,8 @@ pub(super) fn run(
         ctx.local.scripts.keep(ctx.client.id(), 0);
     }
     match start {
-        0 => *ctx.out = reply,
-        _ => ctx.out.extend_from_slice(&reply),
+        0 => drop(ctx.reply.replace(reply)),
+        _ => ctx.reply.append(&reply),
     }
     ctx.client.effects.move_replies(effects, start);
     if from > 0 {

@@ -63,7 +63,7 @@ fn run_step(
         return step.run_queued(permit, guard);
     }
     if *taken > REPORTS_IN_EXEC_MAX {
-        step.reply().error(
+        step.reply.encoder().error(
             "ERR commands that empty databases or report on the server take too long in one transaction",
         );
         return Ok(());
@@ -86,9 +86,9 @@ pub(super) fn run_steps(
     alone: bool,
     mut slice: Slice,
 ) -> Result<usize, Abandoned> {
-    let start = ctx.out.len();
+    let start = ctx.reply.len();
     if slice.from == 0 {
-        ctx.reply().array(queue.steps.len());
+        ctx.reply.encoder().array(queue.steps.len());
     }
     ctx.local.in_exec = true;
     ctx.local.walked = 0;
@@ -102,7 +102,7 @@ pub(super) fn run_steps(
             next = n;
             break;
         }
-        if ctx.turn.room.exceeded && only_answers(spec) {
+        if ctx.reply.is_exceeded() && only_answers(spec) {
             continue; // no client will see its reply
         }
         if alone {
@@ -114,7 +114,8 @@ pub(super) fn run_steps(
         };
         if table != step.table && !spec.names.select() {
             // Another table's keys are locked, and room was set aside for another one's values.
-            ctx.reply()
+            ctx.reply
+                .encoder()
                 .error("ERR an earlier SELECT or SWAPDB of this transaction has failed");
             continue;
         }
@@ -126,8 +127,8 @@ pub(super) fn run_steps(
                 hashes: queue.hashes_of(n),
             },
             commands: ctx.commands,
+            reply: ctx.reply.part(ctx.client.protocol()),
             client: &mut *ctx.client,
-            out: &mut *ctx.out,
             turn: &mut *ctx.turn,
             shared: ctx.shared,
             local: &mut *ctx.local,
@@ -138,10 +139,8 @@ pub(super) fn run_steps(
         if ended.is_err() {
             break;
         }
-        if ctx.turn.room.is_exceeded_by(ctx.out) {
-            // The rest runs only for its effect (`Context::overflowed`).
-            ctx.out.truncate(start);
-        }
+        // The rest runs only for its effect (`Context::overflowed`).
+        ctx.reply.end_if_exceeded(start);
     }
     ctx.local.in_exec = false;
     ctx.local.meter.end_inner(ctx.request.spec.number, begun);

@@ -71,7 +71,7 @@ fn string<'g>(ctx: &mut Context<'_>, guard: &'g Guard<'_>) -> Result<Option<&'g 
 pub(crate) fn getbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let at = parse_offset(ctx.arg(2), None)?;
     let bit = string(ctx, guard)?.is_some_and(|value| bits::bit(value, at));
-    ctx.integer(bit.into())
+    ctx.reply.integer(bit.into())
 }
 
 /// Changes a string that has `bytes` bytes at least then. Equal bytes are no change.
@@ -117,7 +117,7 @@ pub(crate) fn setbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         _ => return Err(Failure::Text("ERR bit is not an integer or out of range")),
     };
     let before = change(ctx, guard, at / 8 + 1, |value| bits::set_bit(value, at, to))?;
-    ctx.integer(before.into())
+    ctx.reply.integer(before.into())
 }
 
 /// Whether BITCOUNT and BITPOS count in bits instead of bytes: argument `at`.
@@ -166,7 +166,7 @@ pub(crate) fn bitcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let is_empty = start < 0 && end < 0 && start > end;
     let range = bit_range(start, end, in_bits, value.len()).filter(|_| !is_empty);
     let count = range.map_or(0, |(start, end)| bits::count(value, start, end));
-    ctx.integer(count as i64)
+    ctx.reply.integer(count as i64)
 }
 
 pub(crate) fn bitpos(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -186,16 +186,16 @@ pub(crate) fn bitpos(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let in_bits = parse_unit(ctx, 5)?;
     let has_end = ctx.request.args.len() > 4;
     let Some(value) = string(ctx, guard)? else {
-        return ctx.integer(if wanted { -1 } else { 0 });
+        return ctx.reply.integer(if wanted { -1 } else { 0 });
     };
     let Some((first, last)) = bit_range(start, end, in_bits, value.len()) else {
-        return ctx.integer(-1);
+        return ctx.reply.integer(-1);
     };
     match bits::position(value, wanted, first, last) {
-        Some(at) => ctx.integer(at as i64),
+        Some(at) => ctx.reply.integer(at as i64),
         // Behind the end there are zeros, unless the range ends.
-        None if !wanted && !has_end => ctx.integer(value.len() as i64 * 8),
-        None => ctx.integer(-1),
+        None if !wanted && !has_end => ctx.reply.integer(value.len() as i64 * 8),
+        None => ctx.reply.integer(-1),
     }
 }
 
@@ -232,7 +232,7 @@ pub(crate) fn bitop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         let sources = without_repeats(operation, sources);
         let value = bits::combine(operation, sources.into_iter());
-        ctx.integer(value.len() as i64)?;
+        ctx.reply.integer(value.len() as i64)?;
         let value = (!value.is_empty()).then_some(value);
         Ok(vec![Write::result(0, value, false, SET)])
     })
@@ -264,7 +264,7 @@ fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, only_get: bool) -> Do
             steps.iter().map(field).collect()
         }
     };
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(results.len());
     for result in results {
         match result {

@@ -109,7 +109,7 @@ fn parse_timeout(guard: &Guard<'_>, text: &[u8]) -> Result<u64, Failure> {
 }
 
 fn write_null_array(ctx: &mut Context<'_>) {
-    ctx.reply().null_array();
+    ctx.reply.encoder().null_array();
 }
 
 impl Context<'_> {
@@ -292,7 +292,7 @@ fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, end: End) -> Done {
     };
     ctx.take_or_wait(guard, &wait, |ctx, guard, may_take| {
         list::take_first(ctx, guard, (end, 1), may_take, |ctx, key, items| {
-            let mut reply = ctx.reply();
+            let mut reply = ctx.reply.encoder();
             reply.array(2);
             reply.bulk(key);
             reply.bulk(items.first().map_or(&[], Vec::as_slice));
@@ -321,7 +321,7 @@ fn move_item(
         only_reads: false,
         deadline_ms: parse_timeout(guard, timeout)?,
         late: match in_exec {
-            true => |ctx| ctx.reply().null(),
+            true => |ctx| ctx.reply.encoder().null(),
             false => write_null_array,
         },
     };
@@ -374,7 +374,7 @@ fn zpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, highest: bool) -> Done {
     ctx.take_or_wait(guard, &wait, |ctx, guard, may_take| {
         let which = (highest, 1);
         zset::take_first(ctx, guard, which, may_take, |ctx, key, popped| {
-            let mut reply = ctx.reply();
+            let mut reply = ctx.reply.encoder();
             reply.array(3);
             reply.bulk(key);
             for (member, score) in popped {

@@ -17,8 +17,8 @@ use duramen_base::glob::Pattern;
 use duramen_config::clock;
 use duramen_engine::{Decision, Error, Guard, Object, Outcome, Room};
 use duramen_types::{Part, Parts, Text, Type, count};
+use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::parse_integer;
-use duramen_wire::resp::{Encoder, Room as ReplyRoom};
 
 pub(crate) const WRONG_TYPE: Failure =
     Failure::Text("WRONGTYPE Operation against a key holding the wrong kind of value");
@@ -405,11 +405,11 @@ pub(crate) fn several_at_once(
         &[Option<Object<'_>>],
     ) -> Result<Vec<Write>, Failure>,
 ) -> Done {
-    let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
+    let (start, effects) = (ctx.reply.len(), ctx.client.effects.len());
     let keys: Vec<_> = ctx.request.keys(ctx.table).collect();
     let places: Vec<_> = keys.iter().map(Key::place).collect();
     ctx.locked_for_room(guard, &places, |ctx, guard, room| {
-        ctx.out.truncate(start);
+        ctx.reply.truncate(start);
         ctx.client.effects.truncate(effects);
         ctx.warm_own(guard)?;
         let read = |key: &Key<'_>| guard.read(key.table, key.hash, key.bytes);
@@ -443,10 +443,10 @@ fn one_at_once(
         }
         return Ok(());
     }
-    let (start, mut result) = (ctx.out.len(), Ok(()));
+    let (start, mut result) = (ctx.reply.len(), Ok(()));
     let mut events = None;
     let outcome = guard.update(key.table, key.hash, key.bytes, |found, scratch| {
-        ctx.out.truncate(start);
+        ctx.reply.truncate(start);
         (result, events) = (Ok(()), None);
         let writes = run(ctx, &[found]).unwrap_or_else(|failure| {
             result = Err(failure);
@@ -566,7 +566,7 @@ pub(crate) fn write_random<E>(
     let number = usize::try_from(wanted.unsigned_abs()).unwrap_or(usize::MAX);
     if wanted >= 0 || elements.is_empty() {
         let places = random_places(ctx, elements.len(), number);
-        let mut reply = ctx.reply();
+        let mut reply = ctx.reply.encoder();
         reply.array(width * places.len());
         let picked = places.iter().filter_map(|at| elements.get(*at));
         picked.for_each(|element| write(&mut reply, element));
@@ -575,17 +575,14 @@ pub(crate) fn write_random<E>(
     // As many as a client likes: in parts, each drawn from what is there then.
     let mut walk = ctx.client.take_walk(ctx.table);
     let (goes_on, before) = (walk.keys > 0, walk.found.len());
-    let mut room = ReplyRoom {
-        bytes_max: ctx.turn.room.bytes_max.saturating_sub(ctx.out.len()),
-        exceeded: false,
-    };
+    let mut room = ctx.reply.room_left();
     while walk.keys < number {
         if let Some(element) = ctx.local.random.pick(elements) {
             let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
             write(&mut reply, element);
         }
         if room.exceeded {
-            return Err(ctx.too_long());
+            return Err(ctx.reply.too_long());
         }
         walk.keys += 1;
         if walk.found.len() - before > RANDOM_BYTES_PER_SLICE && !ctx.locked {
@@ -597,8 +594,8 @@ pub(crate) fn write_random<E>(
     if goes_on {
         ctx.settle_all(); // no reply covers what was seen in earlier rounds yet
     }
-    ctx.reply().array(number.saturating_mul(width));
-    ctx.out.extend_from_slice(&walk.found);
+    ctx.reply.encoder().array(number.saturating_mul(width));
+    ctx.reply.append(&walk.found);
     Ok(())
 }
 
@@ -622,7 +619,7 @@ pub(crate) fn parse_scan_cursor(ctx: &Context<'_>) -> Done {
 
 /// Replies of HSCAN, SSCAN, ZSCAN for a key that does not exist.
 pub(crate) fn empty_scan(ctx: &mut Context<'_>) -> Done {
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(2);
     reply.bulk(b"0");
     reply.array(0);

@@ -172,7 +172,7 @@ fn compute(
     mut progress: Progress,
     run: &mut impl FnMut(&mut Context<'_>, &[Option<Object<'_>>]) -> Result<Vec<Write>, Failure>,
 ) -> Result<bool, Failure> {
-    let (start, effects) = (ctx.out.len(), ctx.client.effects.len());
+    let (start, effects) = (ctx.reply.len(), ctx.client.effects.len());
     let began = Instant::now();
     let (writes, stamps) = {
         let Some((found, stamps)) = read_together(guard, keys)? else {
@@ -205,7 +205,7 @@ fn compute(
     };
     let done = writes.is_empty() || write_unchanged(ctx, guard, keys, &stamps, &writes)?;
     if !done {
-        ctx.out.truncate(start);
+        ctx.reply.truncate(start);
         ctx.client.effects.truncate(effects);
     }
     Ok(done)

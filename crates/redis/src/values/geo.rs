@@ -73,7 +73,7 @@ fn coordinate_text(degrees: f64) -> String {
 }
 
 fn write_place(ctx: &mut Context<'_>, place: &Place) {
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(2);
     for degrees in [place.longitude, place.latitude] {
         reply.double_text(&coordinate_text(degrees));
@@ -121,11 +121,11 @@ pub(crate) fn geopos(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let mut set = Sorted::of(read(ctx, guard)?)?;
     let members = ctx.request.args.skip(2);
     set.expect(members.len());
-    ctx.reply().array(members.len());
+    ctx.reply.encoder().array(members.len());
     for member in members {
         match set.score(&Text::of(member)) {
             Some(score) => write_place(ctx, &Place::of_score(score)),
-            None => ctx.reply().null_array(),
+            None => ctx.reply.encoder().null_array(),
         }
     }
     Ok(())
@@ -135,7 +135,7 @@ pub(crate) fn geohash(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let mut set = Sorted::of(read(ctx, guard)?)?;
     let members = ctx.request.args.skip(2);
     set.expect(members.len());
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(members.len());
     for member in members {
         match set.score(&Text::of(member)) {
@@ -153,12 +153,14 @@ pub(crate) fn geodist(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         _ => return Err(SYNTAX),
     };
     let Some(value) = read(ctx, guard)? else {
-        return ctx.null();
+        return ctx.reply.null();
     };
     let place = |name| Ok::<_, Failure>(find_at_most_once(value, name)?.map(Place::of_score));
     match (place(ctx.arg(2))?, place(ctx.arg(3))?) {
-        (Some(a), Some(b)) => ctx.bulk(distance_text(a.metres_to(&b), unit).as_bytes()),
-        _ => ctx.null(),
+        (Some(a), Some(b)) => ctx
+            .reply
+            .bulk(distance_text(a.metres_to(&b), unit).as_bytes()),
+        _ => ctx.reply.null(),
     }
 }
 
@@ -408,9 +410,9 @@ impl Search {
     fn write(&self, ctx: &mut Context<'_>, found: &[(Text<'_>, f64, f64)]) {
         let shown = [self.with_distances, self.with_hashes, self.with_places];
         let fields = 1 + shown.iter().filter(|shown| **shown).count();
-        ctx.reply().array(found.len());
+        ctx.reply.encoder().array(found.len());
         for (member, score, metres) in found {
-            let mut reply = ctx.reply();
+            let mut reply = ctx.reply.encoder();
             if fields > 1 {
                 reply.array(fields);
             }
@@ -449,7 +451,7 @@ impl Search {
             };
             result.set(*member, stored);
         }
-        ctx.integer(found.len() as i64)?;
+        ctx.reply.integer(found.len() as i64)?;
         let value = encoded(|parts| result.store(parts))?;
         let name = match form {
             Form::SearchStore => "geosearchstore",

@@ -75,12 +75,12 @@ fn set_fields(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Result<i64, Failu
 
 pub(crate) fn hset(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let new = set_fields(ctx, guard)?;
-    ctx.integer(new)
+    ctx.reply.integer(new)
 }
 
 pub(crate) fn hmset(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     set_fields(ctx, guard)?;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn hsetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -94,16 +94,16 @@ pub(crate) fn hsetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         hash.store(parts)?;
         Ok(1)
     })?;
-    ctx.integer(new)
+    ctx.reply.integer(new)
 }
 
 pub(crate) fn hget(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let Some(value) = read(ctx, guard)? else {
-        return ctx.null();
+        return ctx.reply.null();
     };
     match find_at_most_once::<Text<'_>>(value, ctx.arg(2))? {
-        Some(text) => ctx.bulk(&text.bytes()),
-        None => ctx.null(),
+        Some(text) => ctx.reply.bulk(&text.bytes()),
+        None => ctx.reply.null(),
     }
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn hmget(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let mut hash = Hash::of(read(ctx, guard)?)?;
     let fields = ctx.request.args.skip(2);
     hash.expect(fields.len());
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(fields.len());
     for field in fields {
         match hash.get(&Text::of(field)) {
@@ -132,13 +132,13 @@ pub(crate) fn hdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         Ok(removed)
     })?;
-    ctx.integer(removed as i64)
+    ctx.reply.integer(removed as i64)
 }
 
 pub(crate) fn hlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let value = read(ctx, guard)?;
     let count = value.map_or(Ok(0), |value| count(value, Type::Hash))?;
-    ctx.integer(count as i64)
+    ctx.reply.integer(count as i64)
 }
 
 /// The value of the field in argument 2.
@@ -151,17 +151,17 @@ fn field<'g>(ctx: &mut Context<'_>, guard: &'g Guard<'_>) -> Result<Option<Text<
 
 pub(crate) fn hstrlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let length = field(ctx, guard)?.map_or(0, |text| text.len());
-    ctx.integer(length as i64)
+    ctx.reply.integer(length as i64)
 }
 
 pub(crate) fn hexists(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let found = field(ctx, guard)?.is_some();
-    ctx.integer(found.into())
+    ctx.reply.integer(found.into())
 }
 
 pub(crate) fn hkeys(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let hash = Hash::of(read(ctx, guard)?)?;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(hash.len());
     for (field, _) in hash.elements() {
         reply.bulk(&field.bytes());
@@ -171,7 +171,7 @@ pub(crate) fn hkeys(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 
 pub(crate) fn hvals(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let hash = Hash::of(read(ctx, guard)?)?;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(hash.len());
     for (_, value) in hash.elements() {
         reply.bulk(&value.bytes());
@@ -181,7 +181,7 @@ pub(crate) fn hvals(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 
 pub(crate) fn hgetall(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let hash = Hash::of(read(ctx, guard)?)?;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.map(hash.len());
     for (field, value) in hash.elements() {
         reply.bulk(&field.bytes());
@@ -208,7 +208,7 @@ pub(crate) fn hincrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         hash.store(parts)?;
         Ok(sum)
     })?;
-    ctx.integer(sum)
+    ctx.reply.integer(sum)
 }
 
 pub(crate) fn hincrbyfloat(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -234,7 +234,7 @@ pub(crate) fn hincrbyfloat(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done
         drop(hash);
         Ok(text)
     })?;
-    ctx.bulk(&text)
+    ctx.reply.bulk(&text)
 }
 
 pub(crate) fn hrandfield(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -250,8 +250,8 @@ pub(crate) fn hrandfield(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let hash = Hash::of(read(ctx, guard)?)?;
     let Some(wanted) = wanted else {
         return match ctx.local.random.pick(hash.elements()) {
-            Some((field, _)) => ctx.bulk(&field.bytes()),
-            None => ctx.null(),
+            Some((field, _)) => ctx.reply.bulk(&field.bytes()),
+            None => ctx.reply.null(),
         };
     };
     let in_pairs = with_values && ctx.client.protocol == Protocol::Resp3;
@@ -282,7 +282,7 @@ pub(crate) fn hscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let options = collection::parse_scan(ctx, Type::Hash)?;
     let shown = hash.elements().iter();
     let shown: Vec<_> = shown.filter(|(field, _)| options.matches(field)).collect();
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(2);
     reply.bulk(b"0");
     reply.array(shown.len() * if options.no_values { 1 } else { 2 });

@@ -66,7 +66,7 @@ pub(crate) fn pfadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     })?;
     let changed = result?;
     ctx.notify_change(PFADD, key.bytes, outcome);
-    ctx.integer(changed.into())
+    ctx.reply.integer(changed.into())
 }
 
 /// A request may name a key any number of times: after the first time it adds nothing.
@@ -86,7 +86,7 @@ fn merged(found: &[Option<Object<'_>>]) -> Result<Log, Failure> {
 pub(crate) fn pfcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     computed_at_once(ctx, guard, |ctx, found| {
         let count = merged(found)?.count();
-        ctx.integer(count as i64)?;
+        ctx.reply.integer(count as i64)?;
         Ok(Vec::new())
     })
 }
@@ -95,7 +95,7 @@ pub(crate) fn pfmerge(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     computed_at_once(ctx, guard, |ctx, found| {
         let mut value = Vec::new();
         merged(found)?.encode(&mut value);
-        ctx.ok()?;
+        ctx.reply.ok()?;
         let target = found.first().copied().flatten();
         Ok(vec![Write::kept(0, target, value, PFADD)])
     })

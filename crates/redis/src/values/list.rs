@@ -76,7 +76,7 @@ fn push(ctx: &mut Context<'_>, guard: &mut Guard<'_>, (end, only_present): (End,
         }
         Ok(list::push(parts, end, items.iter().copied())?)
     })?;
-    ctx.integer(length as i64)
+    ctx.reply.integer(length as i64)
 }
 
 pub(crate) fn lpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -127,16 +127,16 @@ fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, end: End) -> Done {
         pop_some(parts, end, wanted.unwrap_or(1))
     })?;
     match (popped, wanted) {
-        (None, None) => return ctx.null(),
-        (None, Some(_)) => ctx.reply().null_array(),
+        (None, None) => return ctx.reply.null(),
+        (None, Some(_)) => ctx.reply.encoder().null_array(),
         (Some(items), Some(_)) => write_items(ctx, &items),
-        (Some(items), None) => return ctx.bulk(items.first().map_or(&[], Vec::as_slice)),
+        (Some(items), None) => return ctx.reply.bulk(items.first().map_or(&[], Vec::as_slice)),
     }
     Ok(())
 }
 
 fn write_items(ctx: &mut Context<'_>, items: &[Vec<u8>]) {
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(items.len());
     items.iter().for_each(|item| reply.bulk(item));
 }
@@ -152,7 +152,7 @@ pub(crate) fn rpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 pub(crate) fn llen(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let value = read(ctx, guard)?;
     let count = value.map_or(Ok(0), |value| count(value, Type::List))?;
-    ctx.integer(count as i64)
+    ctx.reply.integer(count as i64)
 }
 
 /// The position that an index means, which counts from the end if negative.
@@ -168,16 +168,16 @@ fn place(index: i64, len: usize) -> Option<usize> {
 
 pub(crate) fn lindex(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let Some(value) = read(ctx, guard)? else {
-        return ctx.null();
+        return ctx.reply.null();
     };
     let len = count(value, Type::List)?;
     let index = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
     let Some(at) = place(index, len) else {
-        return ctx.null();
+        return ctx.reply.null();
     };
     match list::range(value, at, 1)?.first() {
-        Some(item) => ctx.bulk(&item.bytes()),
-        None => ctx.null(),
+        Some(item) => ctx.reply.bulk(&item.bytes()),
+        None => ctx.reply.null(),
     }
 }
 
@@ -195,7 +195,7 @@ pub(crate) fn lset(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
             Text::of(args.get(3).unwrap_or_default());
         Ok(list.store(parts)?)
     })?;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn linsert(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -217,7 +217,7 @@ pub(crate) fn linsert(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         list.store(parts)?;
         Ok(list.items.len() as i64)
     })?;
-    ctx.integer(length)
+    ctx.reply.integer(length)
 }
 
 /// The range from `start` to `stop`, both included and counted from the end if negative.
@@ -246,7 +246,7 @@ pub(crate) fn lrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         None => Vec::new(),
     };
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(items.len());
     items.iter().for_each(|item| reply.bulk(&item.bytes()));
     Ok(())
@@ -268,7 +268,7 @@ pub(crate) fn ltrim(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     if is_whole {
         ctx.notify(event("ltrim"), ctx.arg(1)); // as Redis does
     }
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn lrem(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -298,7 +298,7 @@ pub(crate) fn lrem(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         Ok(before - list.items.len())
     })?;
-    ctx.integer(removed as i64)
+    ctx.reply.integer(removed as i64)
 }
 
 /// The options of LPOS.
@@ -358,11 +358,11 @@ pub(crate) fn lpos(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         .collect();
     if search.wanted.is_none() {
         return match found.first() {
-            Some(at) => ctx.integer(*at as i64),
-            None => ctx.null(),
+            Some(at) => ctx.reply.integer(*at as i64),
+            None => ctx.reply.null(),
         };
     }
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(found.len());
     found.iter().for_each(|at| reply.integer(*at as i64));
     Ok(())
@@ -389,7 +389,7 @@ pub(crate) fn rpoplpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 fn move_item(ctx: &mut Context<'_>, guard: &mut Guard<'_>, ends: (End, End)) -> Done {
     match try_move(ctx, guard, ends, &[])? {
         true => Ok(()),
-        false => ctx.null(),
+        false => ctx.reply.null(),
     }
 }
 
@@ -429,7 +429,7 @@ pub(crate) fn try_move(
                 list.store(parts)?;
                 Ok(item.bytes().to_vec())
             })?;
-            ctx.bulk(&item)?;
+            ctx.reply.bulk(&item)?;
             return Ok(vec![write]);
         }
         let events = [Some(popped(from)), None];
@@ -441,7 +441,7 @@ pub(crate) fn try_move(
         let (added, _) = Write::change(1, *target, events, |parts| {
             Ok(list::push(parts, to, [&item[..]].into_iter())?)
         })?;
-        ctx.bulk(&item)?;
+        ctx.reply.bulk(&item)?;
         Ok(vec![added, removed]) // in the order of Redis's events
     })?;
     Ok(is_done)
@@ -453,7 +453,7 @@ pub(crate) fn lmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let end = parse_end(ctx.request.args.get(2 + keys).ok_or(SYNTAX)?)?;
     let wanted = parse_pop_count(ctx, 3 + keys)?;
     if !take_first(ctx, guard, (end, wanted), &[], write_popped)? {
-        ctx.reply().null_array();
+        ctx.reply.encoder().null_array();
     }
     Ok(())
 }
@@ -480,7 +480,7 @@ pub(crate) fn take_first(
 
 /// The reply of LMPOP.
 pub(crate) fn write_popped(ctx: &mut Context<'_>, key: &[u8], items: &[Vec<u8>]) {
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(2);
     reply.bulk(key);
     write_items(ctx, items);

@@ -39,15 +39,15 @@ pub(crate) const COMMANDS: &[Spec] = &[
 const OPTIMISTIC_READINGS: usize = 3;
 
 pub(crate) fn mget(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    let (start, keys) = (ctx.out.len(), ctx.request.hashes.len());
+    let (start, keys) = (ctx.reply.len(), ctx.request.hashes.len());
     read_at_once(ctx, guard, |ctx, n, found| {
         if n == 0 {
-            ctx.out.truncate(start);
-            ctx.reply().array(keys);
+            ctx.reply.truncate(start);
+            ctx.reply.encoder().array(keys);
         }
         match found {
-            Some(object) if !object.is_typed => ctx.reply().bulk(object.value),
-            _ => ctx.reply().null(),
+            Some(object) if !object.is_typed => ctx.reply.encoder().bulk(object.value),
+            _ => ctx.reply.encoder().null(),
         }
     })
 }
@@ -59,7 +59,7 @@ pub(crate) fn exists(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         let before = if n == 0 { 0 } else { count };
         count = before + i64::from(found.is_some());
     })?;
-    ctx.integer(count)
+    ctx.reply.integer(count)
 }
 
 /// Shows the value that every key had at one moment, each with its number; shows all of them again,
@@ -128,7 +128,7 @@ fn read_all<'g>(
         let (found, seen) = guard.read_seen(key.table, key.hash, key.bytes)?;
         hits += u64::from(found.is_some());
         show(ctx, n, found);
-        ctx.fits()?;
+        ctx.reply.fits()?;
         if let Some(observed) = &mut observed {
             observed.push(match found {
                 Some(object) => KeyState::Present(seen, object.version),
@@ -175,14 +175,14 @@ pub(crate) fn mset(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         let key = ctx.key();
         let outcome = guard.write(key.table, key.hash, key.bytes, ctx.arg(2), None)?;
         ctx.notify_change(SET, key.bytes, outcome);
-        return ctx.ok();
+        return ctx.reply.ok();
     }
     ctx.locked(guard, room::of_pairs(&ctx.request.args), |ctx, guard| {
         ctx.warm_own(guard)?;
         ctx.all_sound(guard)?;
         write_all(ctx, guard)
     })?;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn msetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -192,9 +192,9 @@ pub(crate) fn msetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         return match guard.conditional_write(table, hash, bytes, value, None, Condition::Absent) {
             Ok(outcome) => {
                 ctx.notify_change(SET, bytes, outcome);
-                ctx.integer(1)
+                ctx.reply.integer(1)
             }
-            Err(Error::ConditionFailed { .. }) => ctx.integer(0),
+            Err(Error::ConditionFailed { .. }) => ctx.reply.integer(0),
             Err(error) => Err(error.into()),
         };
     }
@@ -209,7 +209,7 @@ pub(crate) fn msetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         wrote = true;
         write_all(ctx, guard)
     })?;
-    ctx.integer(wrote.into())
+    ctx.reply.integer(wrote.into())
 }
 
 /// Checks everything for which the request itself could fail, before the first write.
@@ -257,7 +257,7 @@ pub(crate) fn del(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         let key = ctx.key();
         let outcome = guard.remove(key.table, key.hash, key.bytes)?;
         ctx.notify_removal(key.bytes, outcome);
-        return ctx.integer(outcome.before.is_some().into());
+        return ctx.reply.integer(outcome.before.is_some().into());
     }
     let mut removed = 0;
     ctx.locked(guard, room::of_removals(&ctx.request.args), |ctx, guard| {
@@ -270,5 +270,5 @@ pub(crate) fn del(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         Ok(())
     })?;
-    ctx.integer(removed)
+    ctx.reply.integer(removed)
 }

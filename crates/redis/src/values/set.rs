@@ -74,7 +74,7 @@ pub(crate) fn sadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         Ok(added)
     })?;
-    ctx.integer(added as i64)
+    ctx.reply.integer(added as i64)
 }
 
 pub(crate) fn srem(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -87,13 +87,13 @@ pub(crate) fn srem(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         Ok(removed)
     })?;
-    ctx.integer(removed as i64)
+    ctx.reply.integer(removed as i64)
 }
 
 pub(crate) fn scard(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let value = read(ctx, guard)?;
     let count = value.map_or(Ok(0), |value| count(value, Type::Set))?;
-    ctx.integer(count as i64)
+    ctx.reply.integer(count as i64)
 }
 
 pub(crate) fn sismember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -101,14 +101,14 @@ pub(crate) fn sismember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         Some(value) => find_at_most_once::<()>(value, ctx.arg(2))?.is_some(),
         None => false,
     };
-    ctx.integer(found.into())
+    ctx.reply.integer(found.into())
 }
 
 pub(crate) fn smismember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let mut set = Set::of(read(ctx, guard)?)?;
     let members = ctx.request.args.skip(2);
     set.expect(members.len());
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(members.len());
     for member in members {
         reply.integer(set.has(&Text::of(member)).into());
@@ -122,7 +122,7 @@ fn write_members<'m>(
     number: usize,
     members: impl Iterator<Item = Text<'m>>,
 ) {
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.set(number);
     members.for_each(|member| reply.bulk(&member.bytes()));
 }
@@ -156,7 +156,7 @@ pub(crate) fn spop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
             .map(|member| member.bytes().to_vec())
             .collect())
     })?;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     match (wanted, popped.first()) {
         (None, None) => reply.null(),
         (None, Some(member)) => reply.bulk(member),
@@ -177,8 +177,8 @@ pub(crate) fn srandmember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done 
     let set = Set::of(read(ctx, guard)?)?;
     let Some(wanted) = wanted else {
         return match ctx.local.random.pick(set.elements()) {
-            Some((member, ())) => ctx.bulk(&member.bytes()),
-            None => ctx.null(),
+            Some((member, ())) => ctx.reply.bulk(&member.bytes()),
+            None => ctx.reply.null(),
         };
     };
     write_random(ctx, set.elements(), wanted, 1, |reply, (member, ())| {
@@ -194,13 +194,13 @@ pub(crate) fn smove(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
             return Err(SYNTAX);
         };
         let Some(value) = typed(*source)? else {
-            ctx.integer(0)?;
+            ctx.reply.integer(0)?;
             return Ok(Vec::new());
         };
         let set = Set::of(Some(value))?;
         let other = Set::of(typed(*target)?)?;
         let is_member = set.has(&member);
-        ctx.integer(is_member.into())?;
+        ctx.reply.integer(is_member.into())?;
         if is_same || !is_member {
             return Ok(Vec::new());
         }
@@ -236,7 +236,7 @@ enum Operation {
 pub(crate) fn check_result(ctx: &Context<'_>, stores: bool, members: usize) -> Done {
     match stores {
         true if members > COLLECTION_ELEMENTS_MAX => Err(duramen_types::Error::Full.into()),
-        false if members > ctx.turn.room.bytes_max / 7 => Err(ctx.too_long()),
+        false if members > ctx.reply.bytes_max() / 7 => Err(ctx.reply.too_long()),
         _ => Ok(()),
     }
 }
@@ -347,7 +347,7 @@ fn combine_into(ctx: &mut Context<'_>, guard: &mut Guard<'_>, operation: Operati
         let found = found.get(1..).unwrap_or_default();
         combine_then(ctx, operation, found, |ctx, members| {
             let set = members.set()?;
-            ctx.integer(set.len() as i64)?;
+            ctx.reply.integer(set.len() as i64)?;
             let value = encoded(|parts| set.store(parts))?;
             Ok(vec![Write::result(
                 0,
@@ -409,7 +409,7 @@ pub(crate) fn sintercard(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
             } else {
                 members.len()
             };
-            ctx.integer(count as i64)?;
+            ctx.reply.integer(count as i64)?;
             Ok(Vec::new())
         })
     })
@@ -426,7 +426,7 @@ pub(crate) fn sscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let shown: Vec<_> = shown
         .filter(|(member, ())| options.matches(member))
         .collect();
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(2);
     reply.bulk(b"0");
     reply.array(shown.len());

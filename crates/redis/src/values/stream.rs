@@ -161,10 +161,10 @@ pub(crate) fn write_entries(
     stream: &Stream<'_>,
     entries: &[Entry<'_>],
 ) -> Done {
-    ctx.reply().array(entries.len());
+    ctx.reply.encoder().array(entries.len());
     for entry in entries {
-        write_entry(&mut ctx.reply(), stream, entry)?;
-        ctx.fits()?;
+        write_entry(&mut ctx.reply.encoder(), stream, entry)?;
+        ctx.reply.fits()?;
     }
     Ok(())
 }
@@ -343,8 +343,8 @@ pub(crate) fn xadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         ctx.notify(event("xtrim"), ctx.key().bytes);
     }
     match added {
-        Some(id) => write_id(&mut ctx.reply(), id),
-        None => ctx.reply().null(),
+        Some(id) => write_id(&mut ctx.reply.encoder(), id),
+        None => ctx.reply.encoder().null(),
     }
     Ok(())
 }
@@ -362,7 +362,7 @@ pub(crate) fn xtrim(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         Ok(removed)
     })?;
-    ctx.integer(removed as i64)
+    ctx.reply.integer(removed as i64)
 }
 
 pub(crate) fn xdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -379,13 +379,13 @@ pub(crate) fn xdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         Ok(removed)
     })?;
-    ctx.integer(removed as i64)
+    ctx.reply.integer(removed as i64)
 }
 
 pub(crate) fn xlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let value = read(ctx, guard)?;
     let len = value.map_or(Ok(0), stream::len)?;
-    ctx.integer(len as i64)
+    ctx.reply.integer(len as i64)
 }
 
 /// The COUNT of XRANGE; `None` without one.
@@ -406,12 +406,12 @@ fn range(ctx: &mut Context<'_>, guard: &mut Guard<'_>, reversed: bool) -> Done {
     let (start, end) = (parse_start(ctx.arg(low))?, parse_end(ctx.arg(high))?);
     let count = parse_count(ctx)?;
     let Some(value) = read(ctx, guard)? else {
-        ctx.reply().array(0);
+        ctx.reply.encoder().array(0);
         return Ok(());
     };
     let stream = Stream::of(Some(value))?;
     if count == Some(0) {
-        ctx.reply().null_array();
+        ctx.reply.encoder().null_array();
         return Ok(());
     }
     let most = count.unwrap_or(usize::MAX);
@@ -477,7 +477,7 @@ pub(crate) fn xsetid(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         stream.set_last(last, added, deleted);
         Ok(stream.store(parts)?)
     })?;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 #[cfg(test)]

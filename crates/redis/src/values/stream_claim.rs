@@ -231,10 +231,10 @@ fn claim(
         (&Claim<'_>, usize, u64),
     ) -> Result<Claimed<'s>, Failure>,
 ) -> Done {
-    let (start, now_ms) = (ctx.out.len(), guard.now_ms());
+    let (start, now_ms) = (ctx.reply.len(), guard.now_ms());
     let mut is_new = false;
     let (_, outcome) = change_silently(ctx, guard, |ctx, parts| {
-        ctx.out.truncate(start);
+        ctx.reply.truncate(start);
         parts.get(Part::Root).ok_or_else(|| no_key_or_group(ctx))?;
         let mut stream = Stream::load(parts)?;
         let mut groups = stream.groups()?;
@@ -276,20 +276,20 @@ fn write_claimed(
     (only_ids, is_cursor): (bool, bool),
 ) -> Done {
     if is_cursor {
-        let mut reply = ctx.reply();
+        let mut reply = ctx.reply.encoder();
         reply.array(3);
         write_id(&mut reply, claimed.next);
     }
-    ctx.reply().array(claimed.entries.len());
+    ctx.reply.encoder().array(claimed.entries.len());
     for entry in &claimed.entries {
         match only_ids {
-            true => write_id(&mut ctx.reply(), entry.id),
-            false => write_entry(&mut ctx.reply(), stream, entry)?,
+            true => write_id(&mut ctx.reply.encoder(), entry.id),
+            false => write_entry(&mut ctx.reply.encoder(), stream, entry)?,
         }
-        ctx.fits()?;
+        ctx.reply.fits()?;
     }
     if is_cursor {
-        let mut reply = ctx.reply();
+        let mut reply = ctx.reply.encoder();
         reply.array(claimed.gone.len());
         claimed.gone.iter().for_each(|id| write_id(&mut reply, *id));
     }

@@ -119,7 +119,7 @@ pub(crate) fn create(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         stream.set_groups(&all);
         Ok(stream.store(parts)?)
     })?;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 /// A change of the group in argument 3 of the stream under the request's key: a function of the
@@ -160,7 +160,7 @@ pub(crate) fn setid(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         group.read = entries_read;
         Ok(((), true))
     })?;
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn destroy(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -176,7 +176,7 @@ pub(crate) fn destroy(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         stream.store(parts)?;
         Ok(1)
     })?;
-    ctx.integer(removed)
+    ctx.reply.integer(removed)
 }
 
 pub(crate) fn createconsumer(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -197,7 +197,7 @@ pub(crate) fn createconsumer(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Do
         stream.store(parts)?;
         Ok(1)
     })?;
-    ctx.integer(made)
+    ctx.reply.integer(made)
 }
 
 pub(crate) fn delconsumer(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -207,26 +207,29 @@ pub(crate) fn delconsumer(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done 
         let removed = place.map(|place| group.remove_consumer(place));
         Ok((removed.unwrap_or(0), removed.is_some()))
     })?;
-    ctx.integer(removed as i64)
+    ctx.reply.integer(removed as i64)
 }
 
 pub(crate) fn group_help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&[
-        "CREATE <key> <groupname> <id|$> [option]",
-        "    Create a new consumer group. Options are:",
-        "    * MKSTREAM",
-        "      Create the empty stream if it does not exist.",
-        "    * ENTRIESREAD entries_read",
-        "      Set the group's entries_read counter (internal use).",
-        "CREATECONSUMER <key> <groupname> <consumer>",
-        "    Create a new consumer in the specified group.",
-        "DELCONSUMER <key> <groupname> <consumer>",
-        "    Remove the specified consumer.",
-        "DESTROY <key> <groupname>",
-        "    Remove the specified group.",
-        "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
-        "    Set the current group ID and entries_read counter.",
-    ])
+    ctx.reply.help(
+        ctx.request.spec.container(),
+        &[
+            "CREATE <key> <groupname> <id|$> [option]",
+            "    Create a new consumer group. Options are:",
+            "    * MKSTREAM",
+            "      Create the empty stream if it does not exist.",
+            "    * ENTRIESREAD entries_read",
+            "      Set the group's entries_read counter (internal use).",
+            "CREATECONSUMER <key> <groupname> <consumer>",
+            "    Create a new consumer in the specified group.",
+            "DELCONSUMER <key> <groupname> <consumer>",
+            "    Remove the specified consumer.",
+            "DESTROY <key> <groupname>",
+            "    Remove the specified group.",
+            "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
+            "    Set the current group ID and entries_read counter.",
+        ],
+    )
 }
 
 pub(crate) fn xack(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -247,7 +250,7 @@ pub(crate) fn xack(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         Ok(removed)
     })?;
-    ctx.integer(removed as i64)
+    ctx.reply.integer(removed as i64)
 }
 
 /// The part of pending entries that XPENDING shows.
@@ -310,11 +313,11 @@ pub(crate) fn xpending(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         is_inside && is_owned && is_idle
     });
     let pending: Vec<&Pending> = pending.take(range.most).collect();
-    ctx.reply().array(pending.len());
+    ctx.reply.encoder().array(pending.len());
     for pending in pending {
         let name = group.consumers.get(pending.consumer);
         let name = name.map_or(Text::Bytes(b""), |consumer| consumer.name);
-        let mut reply = ctx.reply();
+        let mut reply = ctx.reply.encoder();
         reply.array(4);
         write_id(&mut reply, pending.id);
         reply.bulk(&name.bytes());
@@ -341,7 +344,7 @@ pub(crate) fn consumers_by_name(group: &Group<'_>) -> Vec<(usize, usize)> {
 }
 
 fn write_summary(ctx: &mut Context<'_>, group: &Group<'_>) {
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(4);
     reply.integer(group.pending.len() as i64);
     let (Some(first), Some(last)) = (group.pending.first(), group.pending.last()) else {

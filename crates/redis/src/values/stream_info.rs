@@ -59,7 +59,7 @@ fn write_progress(reply: &mut Encoder<'_>, stream: &Stream<'_>, group: &Group<'_
 pub(crate) fn groups(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let stream = stream(ctx, guard)?;
     let groups = stream.groups()?;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(groups.len());
     for group in groups {
         reply.map(6);
@@ -77,7 +77,7 @@ pub(crate) fn consumers(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let groups = stream(ctx, guard)?.groups()?;
     let group = position(&groups, ctx.arg(3)).and_then(|at| groups.get(at));
     let group = group.ok_or_else(|| no_group(ctx))?;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(group.consumers.len());
     for (place, pending) in consumers_by_name(group) {
         let Some(consumer) = group.consumers.get(place) else {
@@ -123,7 +123,7 @@ pub(crate) fn stream_info(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done 
     let nodes = stream
         .len()
         .div_ceil(ctx.shared.encodings.stream_node_entries()) as i64;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.map(if full.is_some() { 9 } else { 10 });
     write_number(&mut reply, "length", stream.len() as i64);
     write_number(&mut reply, "radix-tree-keys", nodes);
@@ -153,15 +153,15 @@ fn write_ends(reply: &mut Encoder<'_>, stream: &Stream<'_>) -> Done {
 }
 
 fn write_full(ctx: &mut Context<'_>, stream: &Stream<'_>, count: usize) -> Done {
-    ctx.reply().bulk(b"entries");
+    ctx.reply.encoder().bulk(b"entries");
     let entries = stream.range(Id::MIN, Id::MAX, count)?;
     write_entries(ctx, stream, &entries)?;
     let groups = stream.groups()?;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.bulk(b"groups");
     reply.array(groups.len());
     for group in groups {
-        let mut reply = ctx.reply();
+        let mut reply = ctx.reply.encoder();
         reply.map(7);
         reply.bulk(b"name");
         reply.bulk(&group.name.bytes());
@@ -182,7 +182,7 @@ fn write_full(ctx: &mut Context<'_>, stream: &Stream<'_>, count: usize) -> Done 
             reply.integer(pending.deliveries as i64);
         }
         write_consumers(&mut reply, &group, count);
-        ctx.fits()?;
+        ctx.reply.fits()?;
     }
     Ok(())
 }
@@ -223,12 +223,15 @@ fn write_consumers(reply: &mut Encoder<'_>, group: &Group<'_>, count: usize) {
 }
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
-    ctx.help(&[
-        "CONSUMERS <key> <groupname>",
-        "    Show consumers of <groupname>.",
-        "GROUPS <key>",
-        "    Show the stream consumer groups.",
-        "STREAM <key> [FULL [COUNT <count>]",
-        "    Show information about the stream.",
-    ])
+    ctx.reply.help(
+        ctx.request.spec.container(),
+        &[
+            "CONSUMERS <key> <groupname>",
+            "    Show consumers of <groupname>.",
+            "GROUPS <key>",
+            "    Show the stream consumer groups.",
+            "STREAM <key> [FULL [COUNT <count>]",
+            "    Show information about the stream.",
+        ],
+    )
 }

@@ -7,6 +7,7 @@ use super::blocking::WaitFor;
 use super::collection::{Root, Write, at_once, awaited, typed};
 use super::stream::{CONSUMER_MADE, parse_id, pending_bytes, write_entry, write_id};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::command::reply::Reply;
 use crate::command::row::*;
 use duramen_config::clock;
 use duramen_engine::{Guard, Object};
@@ -124,19 +125,17 @@ fn unbalanced(in_group: bool) -> Failure {
     text.into()
 }
 
-impl Context<'_> {
-    /// Fails if the reply to so many entries is longer than it may be: they are gathered before the
-    /// first one is written.
-    fn holds(&self, entries: usize) -> Done {
-        match entries * ITEM_BYTES <= self.turn.room.bytes_max {
-            true => Ok(()),
-            false => Err(self.too_long()),
-        }
+/// Fails if the reply to so many entries is longer than it may be: they are gathered before the
+/// first one is written.
+fn check_fits(reply: &Reply<'_>, entries: usize) -> Done {
+    match entries * ITEM_BYTES <= reply.bytes_max() {
+        true => Ok(()),
+        false => Err(reply.too_long()),
     }
 }
 
 fn write_nothing(ctx: &mut Context<'_>) {
-    ctx.reply().null_array();
+    ctx.reply.encoder().null_array();
 }
 
 /// Runs `look`, which replies and returns whether there was anything to read; if there was nothing,
@@ -173,19 +172,19 @@ type Item<'s> = (Id, Option<Entry<'s>>);
 fn write_found(ctx: &mut Context<'_>, found: &[(usize, &Stream<'_>, Vec<Item<'_>>)]) -> Done {
     let in_map = ctx.client.protocol == Protocol::Resp3;
     match in_map {
-        true => ctx.reply().map(found.len()),
-        false => ctx.reply().array(found.len()),
+        true => ctx.reply.encoder().map(found.len()),
+        false => ctx.reply.encoder().array(found.len()),
     }
     for (key, stream, items) in found {
         let key = ctx.arg(*key);
-        let mut reply = ctx.reply();
+        let mut reply = ctx.reply.encoder();
         if !in_map {
             reply.array(2);
         }
         reply.bulk(key);
         reply.array(items.len());
         for (id, entry) in items {
-            let mut reply = ctx.reply();
+            let mut reply = ctx.reply.encoder();
             match entry {
                 Some(entry) => write_entry(&mut reply, stream, entry)?,
                 None => {
@@ -194,7 +193,7 @@ fn write_found(ctx: &mut Context<'_>, found: &[(usize, &Stream<'_>, Vec<Item<'_>
                     reply.null_array();
                 }
             }
-            ctx.fits()?;
+            ctx.reply.fits()?;
         }
     }
     Ok(())
@@ -303,7 +302,7 @@ fn read_behind(
             let items = entries.into_iter().map(|entry| (entry.id, Some(entry)));
             let items: Vec<Item<'_>> = items.collect();
             number_of_items += items.len();
-            ctx.holds(number_of_items)?;
+            check_fits(&ctx.reply, number_of_items)?;
             shown.push((first + n, stream, items));
         }
         is_found = !shown.is_empty();
@@ -502,7 +501,7 @@ fn give(
             };
             if let Some(items) = take(stream, source, wanted, (consumer, options, now_ms))? {
                 number_of_items += items.len();
-                ctx.holds(number_of_items)?;
+                check_fits(&ctx.reply, number_of_items)?;
                 shown.push((first + n, stream, items));
             }
         }

@@ -14,8 +14,8 @@ use duramen_base::expiry::removes_at_once;
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_config::EventClasses;
 use duramen_engine::{Condition, Decision, Error, Guard};
+use duramen_wire::resp::Args;
 use duramen_wire::resp::number::{parse_integer, write_integer};
-use duramen_wire::resp::{Args, Encoder};
 
 #[rustfmt::skip] // They are rows of a table.
 pub(crate) const COMMANDS: &[Spec] = &[
@@ -97,8 +97,8 @@ pub(crate) fn get(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let found = guard.read(key.table, key.hash, key.bytes)?;
     note_read(ctx, found.is_some());
     match plain(found)? {
-        Some(value) => ctx.bulk(value),
-        None => ctx.null(),
+        Some(value) => ctx.reply.bulk(value),
+        None => ctx.reply.null(),
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     if ctx.request.args.len() == 3 {
         let outcome = guard.write(key.table, key.hash, key.bytes, value, None)?;
         ctx.notify_change(SET, key.bytes, outcome);
-        return ctx.ok();
+        return ctx.reply.ok();
     }
     let options = set_options::parse_set(&ctx.request.args)?;
     let expires_at_ms = options
@@ -139,9 +139,9 @@ pub(crate) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
                 Some(_) => ctx.notify_set_for(key.bytes, outcome),
                 None => ctx.notify_change(SET, key.bytes, outcome),
             }
-            ctx.ok()
+            ctx.reply.ok()
         }
-        Err(Error::ConditionFailed { .. }) => ctx.null(),
+        Err(Error::ConditionFailed { .. }) => ctx.reply.null(),
         Err(error) => Err(error.into()),
     }
 }
@@ -153,19 +153,18 @@ fn set_with_old(
     options: &SetOptions<'_>,
     expires_at_ms: Option<u64>,
 ) -> Done {
-    let (key, value, protocol) = (ctx.key(), ctx.arg(2), ctx.client.protocol);
-    let start = ctx.out.len();
-    let out = &mut *ctx.out;
+    let (key, value, reply) = (ctx.key(), ctx.arg(2), &mut ctx.reply);
+    let start = reply.len();
     let (mut wrote, mut is_wrong) = (false, false);
     let needs_string = options.get || options.when.compares();
     let outcome = guard.update(key.table, key.hash, key.bytes, |found, _| {
-        out.truncate(start);
+        reply.truncate(start);
         is_wrong = needs_string && plain(found).is_err();
         if is_wrong {
             return Decision::Keep;
         }
         if options.get {
-            let mut reply = Encoder::new(out, protocol);
+            let mut reply = reply.boundless();
             match found {
                 Some(object) => reply.bulk(object.value),
                 None => reply.null(),
@@ -200,8 +199,8 @@ fn set_with_old(
     }
     match (options.get, wrote) {
         (true, _) => Ok(()),
-        (false, true) => ctx.ok(),
-        (false, false) => ctx.null(),
+        (false, true) => ctx.reply.ok(),
+        (false, false) => ctx.reply.null(),
     }
 }
 
@@ -210,9 +209,9 @@ pub(crate) fn setnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     match guard.conditional_write(table, hash, bytes, value, None, Condition::Absent) {
         Ok(outcome) => {
             ctx.notify_change(SET, bytes, outcome);
-            ctx.integer(1)
+            ctx.reply.integer(1)
         }
-        Err(Error::ConditionFailed { .. }) => ctx.integer(0),
+        Err(Error::ConditionFailed { .. }) => ctx.reply.integer(0),
         Err(error) => Err(error.into()),
     }
 }
@@ -231,7 +230,7 @@ fn set_for(ctx: &mut Context<'_>, guard: &mut Guard<'_>, unit: Unit) -> Done {
     let (key, value) = (ctx.key(), ctx.arg(3));
     let outcome = guard.write(key.table, key.hash, key.bytes, value, Some(expires_at_ms))?;
     ctx.notify_set_for(key.bytes, outcome);
-    ctx.ok()
+    ctx.reply.ok()
 }
 
 pub(crate) fn getset(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -265,19 +264,18 @@ pub(crate) fn delifeq(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     if removed {
         ctx.notify_removal(key.bytes, outcome);
     }
-    ctx.integer(removed.into())
+    ctx.reply.integer(removed.into())
 }
 
 /// Replies with the value and applies `decision` to the key.
 fn replace(ctx: &mut Context<'_>, guard: &mut Guard<'_>, decision: Decision<'_>) -> Done {
-    let (key, protocol) = (ctx.key(), ctx.client.protocol);
-    let start = ctx.out.len();
-    let out = &mut *ctx.out;
+    let (key, reply) = (ctx.key(), &mut ctx.reply);
+    let start = reply.len();
     let mut done = Ok(());
     let outcome = guard.update(key.table, key.hash, key.bytes, |found, _| {
-        out.truncate(start);
+        reply.truncate(start);
         done = plain(found).map(|value| {
-            let mut reply = Encoder::new(out, protocol);
+            let mut reply = reply.boundless();
             match value {
                 Some(value) => reply.bulk(value),
                 None => reply.null(),
@@ -308,22 +306,21 @@ pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let key = ctx.key();
     if plain(guard.read(key.table, key.hash, key.bytes)?)?.is_none() {
         ctx.notify_miss(key.bytes);
-        return ctx.null();
+        return ctx.reply.null();
     }
     let now_ms = guard.now_ms();
     let expires_at_ms = expiry.at_ms(now_ms, ctx.request.spec.name)?;
-    let protocol = ctx.client.protocol;
-    let start = ctx.out.len();
-    let out = &mut *ctx.out;
+    let reply = &mut ctx.reply;
+    let start = reply.len();
     let (mut done, mut had_expiry) = (Ok(()), false);
     let outcome = guard.update(key.table, key.hash, key.bytes, |found, scratch| {
-        out.truncate(start);
+        reply.truncate(start);
         done = plain(found).map(|_| ());
         had_expiry = found.is_some_and(|object| object.expires_at_ms.is_some());
         if done.is_err() {
             return Decision::Keep;
         }
-        let mut reply = Encoder::new(out, protocol);
+        let mut reply = reply.boundless();
         let Some(object) = found else {
             reply.null();
             return Decision::Keep;
@@ -354,7 +351,8 @@ pub(crate) fn strlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let found = guard.read(key.table, key.hash, key.bytes)?;
     note_read(ctx, found.is_some());
     let value = plain(found)?;
-    ctx.integer(value.map_or(0, |value| value.len() as i64))
+    ctx.reply
+        .integer(value.map_or(0, |value| value.len() as i64))
 }
 
 pub(crate) fn getrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -364,7 +362,7 @@ pub(crate) fn getrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let found = guard.read(key.table, key.hash, key.bytes)?;
     note_read(ctx, found.is_some());
     let value = plain(found)?.unwrap_or_default();
-    ctx.bulk(slice(value, start, end))
+    ctx.reply.bulk(slice(value, start, end))
 }
 
 /// The bytes from `start` to `end`, both included and counted from the end if negative.
@@ -421,7 +419,7 @@ pub(crate) fn setrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     })?;
     let len = result?;
     ctx.notify_change(SETRANGE, key.bytes, outcome);
-    ctx.integer(len as i64)
+    ctx.reply.integer(len as i64)
 }
 
 pub(crate) fn append(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -455,7 +453,7 @@ pub(crate) fn append(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         true => ctx.notify(APPEND, key.bytes), // the tail is empty
         false => ctx.notify_change(APPEND, key.bytes, outcome),
     }
-    ctx.integer(len as i64)
+    ctx.reply.integer(len as i64)
 }
 
 pub(crate) fn incr(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -481,7 +479,7 @@ pub(crate) fn decrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 
 fn add(ctx: &mut Context<'_>, guard: &mut Guard<'_>, by: i64) -> Done {
     let (sum, _) = add_integer(ctx, guard, by)?;
-    ctx.integer(sum)
+    ctx.reply.integer(sum)
 }
 
 /// Adds to the integer under argument 1 (absent = 0), keeping its expiry; returns the sum and the
@@ -517,7 +515,7 @@ pub(crate) fn add_integer(
 
 pub(crate) fn incrbyfloat(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let (text, _) = add_float(ctx, guard)?;
-    ctx.bulk(&text)
+    ctx.reply.bulk(&text)
 }
 
 /// Adds argument 2 to the number under argument 1 (absent = 0), keeping its expiry; returns the

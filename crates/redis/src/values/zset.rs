@@ -85,7 +85,7 @@ pub(crate) fn write_scored(
     with_scores: bool,
 ) {
     let in_pairs = with_scores && ctx.client.protocol == Protocol::Resp3;
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     match with_scores && !in_pairs {
         true => reply.array(2 * members.len()),
         false => reply.array(members.len()),
@@ -247,14 +247,14 @@ pub(crate) fn write_added(ctx: &mut Context<'_>, done: &Added, options: AddOptio
         } else {
             0
         };
-        return ctx.integer(done.added + updated);
+        return ctx.reply.integer(done.added + updated);
     }
     match done.score {
         Some(score) => {
-            ctx.reply().double(score);
+            ctx.reply.encoder().double(score);
             Ok(())
         }
-        None => ctx.null(),
+        None => ctx.reply.null(),
     }
 }
 
@@ -283,13 +283,13 @@ pub(crate) fn zrem(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         Ok(removed)
     })?;
-    ctx.integer(removed as i64)
+    ctx.reply.integer(removed as i64)
 }
 
 pub(crate) fn zcard(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let value = read(ctx, guard)?;
     let count = value.map_or(Ok(0), |value| count(value, Type::SortedSet))?;
-    ctx.integer(count as i64)
+    ctx.reply.integer(count as i64)
 }
 
 pub(crate) fn zscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -298,8 +298,8 @@ pub(crate) fn zscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         None => None,
     };
     match score {
-        Some(score) => ctx.reply().double(score),
-        None => return ctx.null(),
+        Some(score) => ctx.reply.encoder().double(score),
+        None => return ctx.reply.null(),
     }
     Ok(())
 }
@@ -308,7 +308,7 @@ pub(crate) fn zmscore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let mut set = Sorted::of(read(ctx, guard)?)?;
     let members = ctx.request.args.skip(2);
     set.expect(members.len());
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(members.len());
     for member in members {
         match set.score(&Text::of(member)) {
@@ -329,14 +329,14 @@ fn rank(ctx: &mut Context<'_>, guard: &mut Guard<'_>, from_end: bool) -> Done {
     let member = Text::of(ctx.arg(2));
     let Some(rank) = set.rank(&member) else {
         match with_score {
-            true => ctx.reply().null_array(),
-            false => ctx.reply().null(),
+            true => ctx.reply.encoder().null_array(),
+            false => ctx.reply.encoder().null(),
         }
         return Ok(());
     };
     let rank = if from_end { set.len() - 1 - rank } else { rank };
     let score = set.score(&member).unwrap_or(0.0);
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     if with_score {
         reply.array(2);
     }
@@ -392,7 +392,7 @@ fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, highest: bool) -> Done {
     if wanted.is_none()
         && let Some((member, score)) = popped.first()
     {
-        let mut reply = ctx.reply();
+        let mut reply = ctx.reply.encoder();
         reply.array(2);
         reply.bulk(member);
         reply.double(*score);
@@ -426,7 +426,7 @@ pub(crate) fn zmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let highest = parse_side(ctx.request.args.get(2 + keys).ok_or(SYNTAX)?)?;
     let wanted = parse_pop_count(ctx, 3 + keys)?;
     if !take_first(ctx, guard, (highest, wanted), &[], write_popped)? {
-        ctx.reply().null_array();
+        ctx.reply.encoder().null_array();
     }
     Ok(())
 }
@@ -457,7 +457,7 @@ pub(crate) fn take_first(
 
 /// The reply of ZMPOP.
 pub(crate) fn write_popped(ctx: &mut Context<'_>, key: &[u8], popped: &[(Vec<u8>, f64)]) {
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(2);
     reply.bulk(key);
     reply.array(popped.len());
@@ -481,8 +481,8 @@ pub(crate) fn zrandmember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done 
     let mut set = Sorted::of(read(ctx, guard)?)?;
     let Some(wanted) = wanted else {
         return match ctx.local.random.pick(set.elements()) {
-            Some((member, _)) => ctx.bulk(&member.bytes()),
-            None => ctx.null(),
+            Some((member, _)) => ctx.reply.bulk(&member.bytes()),
+            None => ctx.reply.null(),
         };
     };
     let in_pairs = with_scores && ctx.client.protocol == Protocol::Resp3;
@@ -515,7 +515,7 @@ pub(crate) fn zscan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let shown: Vec<_> = shown
         .filter(|(member, _)| options.matches(member))
         .collect();
-    let mut reply = ctx.reply();
+    let mut reply = ctx.reply.encoder();
     reply.array(2);
     reply.bulk(b"0");
     reply.array(2 * shown.len());

@@ -275,7 +275,7 @@ fn combine_into(ctx: &mut Context<'_>, guard: &mut Guard<'_>, operation: Operati
         check_types(found)?;
         let query = parse(ctx, 2, operation, true)?;
         query.run_then(ctx, found, |ctx, mut result| {
-            ctx.integer(result.len() as i64)?;
+            ctx.reply.integer(result.len() as i64)?;
             let value = encoded(|parts| result.store(parts))?;
             Ok(vec![Write::result(
                 0,
@@ -328,7 +328,7 @@ pub(crate) fn zintercard(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
             } else {
                 set.len()
             };
-            ctx.integer(count as i64)?;
+            ctx.reply.integer(count as i64)?;
             Ok(Vec::new())
         })
     })

@@ -258,7 +258,7 @@ pub(crate) fn zrangestore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done 
         for (member, score) in &members {
             result.set(*member, *score);
         }
-        ctx.integer(members.len() as i64)?;
+        ctx.reply.integer(members.len() as i64)?;
         let value = encoded(|parts| result.store(parts))?;
         Ok(vec![Write::result(0, value, true, event("zrangestore"))])
     })
@@ -268,7 +268,7 @@ fn counted(ctx: &mut Context<'_>, guard: &mut Guard<'_>, by: By) -> Done {
     let ends = parse_ends(ctx, 2, by, false)?;
     let mut set = Sorted::of(read(ctx, guard)?)?;
     let count = ends.ranks(&mut set, false).len();
-    ctx.integer(count as i64)
+    ctx.reply.integer(count as i64)
 }
 
 pub(crate) fn zcount(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
@@ -292,7 +292,7 @@ fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, by: By) -> Done {
         }
         Ok(removed)
     })?;
-    ctx.integer(removed as i64)
+    ctx.reply.integer(removed as i64)
 }
 
 pub(crate) fn zremrangebyrank(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {

@@ -46,7 +46,7 @@ pub(crate) fn is_silent(client: &Client) -> bool {
 /// Moves `CLIENT REPLY SKIP` on to its target, the next request; `true` = this request may be
 /// silent.
 pub(crate) fn begin_silence(turn: &mut Turn<'_>) -> bool {
-    turn.state.confirms = false;
+    turn.replies.begin();
     let client = &mut *turn.client;
     if client.gate & gate::REPLY_SKIP_NEXT != 0 {
         client.gate = client.gate & !gate::REPLY_SKIP_NEXT | gate::REPLY_SKIP;

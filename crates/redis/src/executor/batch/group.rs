@@ -260,7 +260,8 @@ impl Group {
                 settle(env, guard, turns, last.replace(planned.turn));
                 let work = guard.pin().work().met_bytes() + env.local.work;
                 self.pace.begin_turn(planned.turn, work);
-                turns[planned.turn as usize].state.room.bytes_max = env.local.output_bytes_max;
+                let replies = &mut turns[planned.turn as usize].replies;
+                replies.set_bytes_max(env.local.output_bytes_max);
             }
             let turn = &mut turns[planned.turn as usize];
             let end = self

@@ -8,6 +8,7 @@ use super::admit::{self, Admitted};
 use crate::command::context::Context;
 use crate::command::flag;
 use crate::command::lookup::Resolved;
+use crate::command::reply::Reply;
 use crate::command::spec::{Kind, Request, Spec};
 use crate::command::store_access::Access;
 use crate::command::turn::Ending;
@@ -20,7 +21,7 @@ use std::time::Instant;
 pub(crate) fn run(shared: &Shared, local: &mut Local, turns: &mut [Turn<'_>]) {
     local.begin_group(shared, Instant::now());
     for turn in turns {
-        turn.state.room.bytes_max = local.output_bytes_max;
+        turn.replies.set_bytes_max(local.output_bytes_max);
         while turn.executed < turn.requests.len() && !turn.state.halted {
             local.meter.begin_none();
             run_one(shared, local, turn);
@@ -70,8 +71,8 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
                 },
                 commands: &COMMANDS,
                 table: duramen_engine::TableId::DEFAULT,
+                reply: Reply::new(turn.out, turn.client.protocol(), &mut turn.replies),
                 client: turn.client,
-                out: turn.out,
                 turn: &mut turn.state,
                 shared,
                 local,

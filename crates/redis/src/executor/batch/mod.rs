@@ -6,6 +6,7 @@ mod loading;
 mod step;
 
 use crate::command::outcome::Outcome;
+use crate::command::reply::ReplyState;
 use crate::command::turn::{Ending, TurnState};
 use crate::state::client::Client;
 use duramen_wire::resp::Requests;
@@ -41,6 +42,7 @@ pub struct Turn<'a> {
     /// `Cold`).
     pub executed: usize,
     pub(crate) state: TurnState,
+    pub(crate) replies: ReplyState,
     /// How its last request ended, if that one is presented again.
     pub(super) unfinished: Option<Outcome>,
 }
@@ -61,6 +63,7 @@ impl<'a> Turn<'a> {
             out,
             executed: 0,
             state: TurnState::default(),
+            replies: ReplyState::default(),
             unfinished: None,
         }
     }
@@ -92,12 +95,12 @@ impl<'a> Turn<'a> {
     /// Whether its replies so far are enough for one turn, or leave no room for more.
     fn has_enough_replies(&self) -> bool {
         let bytes = self.out.len();
-        bytes - self.out_from > OUT_BYTES_PER_TURN || bytes > self.state.room.bytes_max
+        bytes - self.out_from > OUT_BYTES_PER_TURN || bytes > self.replies.bytes_max()
     }
 
     /// Takes back the reply of a silent request, which begins at `start`.
     fn silence(&mut self, start: usize) {
-        if self.state.confirms {
+        if self.replies.confirms() {
             return;
         }
         self.out.truncate(start);

@@ -7,6 +7,7 @@ use crate::command::flag;
 use crate::command::lookup::Resolved;
 use crate::command::outcome::Outcome;
 use crate::command::permit::Permit;
+use crate::command::reply::Reply;
 use crate::command::routing::{self, NotServed};
 use crate::command::spec::{Kind, Request, Spec};
 use crate::command::store_access::Access;
@@ -422,8 +423,8 @@ impl Step<'_> {
             },
             commands: &COMMANDS,
             table: turn.client.table(env.shared),
+            reply: Reply::new(turn.out, turn.client.protocol(), &mut turn.replies),
             client: turn.client,
-            out: turn.out,
             turn: &mut turn.state,
             shared: env.shared,
             local: env.local,

@@ -4,6 +4,7 @@ use super::cluster_member::{Member, keys};
 use super::{START_MS, Server, Session, ending, parsed, room, run, run_bytes, run_part};
 use crate::command::context::{Context, Failure};
 use crate::command::outcome::Unfinished;
+use crate::command::reply::{Reply, ReplyState};
 use crate::command::spec::Request;
 use crate::command::store_access::Access;
 use crate::command::turn::{Ending, TurnState};
@@ -200,6 +201,7 @@ fn is_written_by_a_script_in_the_pause() -> bool {
         COMMANDS.find(b"eval").expect("EVAL"),
         client.table(&server.shared),
     );
+    let (mut out, mut replies) = (Vec::new(), ReplyState::default());
     let mut ctx = Context {
         request: Request {
             spec,
@@ -207,8 +209,8 @@ fn is_written_by_a_script_in_the_pause() -> bool {
             hashes: &[],
         },
         commands: &COMMANDS,
+        reply: Reply::new(&mut out, client.protocol(), &mut replies),
         client,
-        out: &mut Vec::new(),
         turn: &mut TurnState::default(),
         shared: &server.shared,
         local,
@@ -322,6 +324,7 @@ fn watch_of_a_key_that_has_left(leave: fn(&mut Member)) -> Result<(), Failure> {
         COMMANDS.find(b"watch").expect("WATCH"),
         client.table(&server.shared),
     );
+    let (mut out, mut replies) = (Vec::new(), ReplyState::default());
     let mut ctx = Context {
         request: Request {
             spec,
@@ -329,8 +332,8 @@ fn watch_of_a_key_that_has_left(leave: fn(&mut Member)) -> Result<(), Failure> {
             hashes: &hashes,
         },
         commands: &COMMANDS,
+        reply: Reply::new(&mut out, client.protocol(), &mut replies),
         client,
-        out: &mut Vec::new(),
         turn: &mut TurnState::default(),
         shared: &server.shared,
         local,

@@ -110,7 +110,7 @@ pub(crate) fn info(ctx: &mut Context<'_>, mut access: Access<'_, '_>) -> Done {
         estimate_ttls(ctx, &mut access);
         keyspace(ctx, &mut fields);
     }
-    ctx.reply().verbatim("txt", &fields.text);
+    ctx.reply.encoder().verbatim("txt", &fields.text);
     Ok(())
 }
 
