@@ -8,7 +8,7 @@
 //!
 //! **Invariants**
 //! - C1: a request that parks has had no effect. A command that changes several keys requests the
-//!   entries of all of them, under their locks, before it changes the first ([`Context::warm`]).
+//!   entries of all of them, under their locks, before it changes the first ([`warm`]).
 //!   From then on a locked key meets no flash, except while room is sought: what leaves memory
 //!   meanwhile is read by the engine before the first change (engine::room::R5). If that fails,
 //!   the request has failed and has had no effect.
@@ -81,146 +81,151 @@ pub(crate) fn note_reported(spec: &Spec, shared: &Shared, local: &Local, client:
     client.note_reported(is_monitored, spec.is_audited(local.audited));
 }
 
-impl Context<'_> {
-    /// C1: fails if an entry of one of the keys is on flash, and notes all such entries. Does
-    /// nothing without a second tier.
-    #[inline]
-    pub(crate) fn warm<'k>(
-        &mut self,
-        guard: &Guard<'_>,
-        keys: impl Iterator<Item = Key<'k>>,
-    ) -> Done {
-        // EXEC requested the entries of all keys before it ran the first command, and they are in
-        // memory or lent (C1). On a draft its keys are not known before.
-        if !self.local.has_tier() || self.local.in_exec && guard.draft().is_none() {
-            return Ok(());
-        }
-        if let Some(parking) = &mut self.client.parking {
-            parking.wanted.clear();
-        }
-        let mut first = None;
-        for key in keys {
-            match guard.pin().cold(key.table, key.hash, key.bytes) {
-                Ok(Some(cold)) => {
-                    first.get_or_insert(cold);
-                    let parking = self.client.parking.get_or_insert_default();
-                    parking.wanted.push(cold);
-                }
-                // The command that uses the key reports that.
-                Ok(None) | Err(Error::NoSuchTable(_)) => {}
-                Err(error) => return Err(error.into()),
+/// C1: fails if an entry of one of the keys is on flash, and notes all such entries. Does
+/// nothing without a second tier.
+#[inline]
+pub(crate) fn warm<'k>(
+    ctx: &mut Context<'_>,
+    guard: &Guard<'_>,
+    keys: impl Iterator<Item = Key<'k>>,
+) -> Done {
+    // EXEC requested the entries of all keys before it ran the first command, and they are in
+    // memory or lent (C1). On a draft its keys are not known before.
+    if !ctx.local.has_tier() || ctx.local.in_exec && guard.draft().is_none() {
+        return Ok(());
+    }
+    if let Some(parking) = &mut ctx.client.parking {
+        parking.wanted.clear();
+    }
+    let mut first = None;
+    for key in keys {
+        match guard.pin().cold(key.table, key.hash, key.bytes) {
+            Ok(Some(cold)) => {
+                first.get_or_insert(cold);
+                let parking = ctx.client.parking.get_or_insert_default();
+                parking.wanted.push(cold);
             }
-        }
-        match first {
-            None => Ok(()),
-            Some(cold) => Err(Error::Cold(cold).into()),
+            // The command that uses the key reports that.
+            Ok(None) | Err(Error::NoSuchTable(_)) => {}
+            Err(error) => return Err(error.into()),
         }
     }
+    match first {
+        None => Ok(()),
+        Some(cold) => Err(Error::Cold(cold).into()),
+    }
+}
 
-    /// As [`warm`](Self::warm), for the request's keys.
-    #[inline]
-    pub(crate) fn warm_own(&mut self, guard: &Guard<'_>) -> Done {
-        match self.local.has_tier() {
-            true => self.warm(guard, self.request.keys(self.table)),
-            false => Ok(()),
+/// As [`warm`], for the request's keys.
+#[inline]
+pub(crate) fn warm_own(ctx: &mut Context<'_>, guard: &Guard<'_>) -> Done {
+    match ctx.local.has_tier() {
+        true => {
+            let keys = ctx.request.keys(ctx.table);
+            warm(ctx, guard, keys)
         }
+        false => Ok(()),
     }
+}
 
-    /// Notes the entries on flash that a step of a walk met. Notes only the first of them if all
-    /// are too large at once (C3), or were for the previous steps (`in_parts`,
-    /// [`Client::take_in_parts`]).
-    pub(crate) fn note_colds<T>(
-        &mut self,
-        guard: &Guard<'_>,
-        in_parts: bool,
-        step: Result<T, Error>,
-    ) -> Result<T, Error> {
-        if let (Err(Error::Cold(_)), Some(tier)) = (&step, self.shared.tier()) {
-            let mut colds = guard.pin().take_colds();
-            let parking = self.client.parking.get_or_insert_default();
-            let failed = parking.failed.len();
-            parking
-                .failed
-                .retain(|(_, why)| !matches!(why, Unfetched::TooMuch(_)));
-            let most = tier.fetch_bytes();
-            parking.in_parts = in_parts || parking.failed.len() < failed || bytes_of(&colds) > most;
-            if parking.in_parts {
-                let lengths = colds.iter().map(|cold| cold.span().1);
-                let first = first_within(lengths.take(PART_ENTRIES_MAX), most);
-                colds.truncate(first);
-            }
-            parking.wanted = colds;
+/// Notes the entries on flash that a step of a walk met. Notes only the first of them if all
+/// are too large at once (C3), or were for the previous steps (`in_parts`,
+/// [`Client::take_in_parts`]).
+pub(crate) fn note_colds<T>(
+    ctx: &mut Context<'_>,
+    guard: &Guard<'_>,
+    in_parts: bool,
+    step: Result<T, Error>,
+) -> Result<T, Error> {
+    if let (Err(Error::Cold(_)), Some(tier)) = (&step, ctx.shared.tier()) {
+        let mut colds = guard.pin().take_colds();
+        let parking = ctx.client.parking.get_or_insert_default();
+        let failed = parking.failed.len();
+        parking
+            .failed
+            .retain(|(_, why)| !matches!(why, Unfetched::TooMuch(_)));
+        let most = tier.fetch_bytes();
+        parking.in_parts = in_parts || parking.failed.len() < failed || bytes_of(&colds) > most;
+        if parking.in_parts {
+            let lengths = colds.iter().map(|cold| cold.span().1);
+            let first = first_within(lengths.take(PART_ENTRIES_MAX), most);
+            colds.truncate(first);
         }
-        step
+        parking.wanted = colds;
     }
+    step
+}
 
-    /// Parks the request if it failed because of entries on flash. `Some`: it has finally failed,
-    /// for this reason.
-    #[cold]
-    pub(crate) fn park(&mut self, failure: Failure, access: &Access<'_, '_>) -> Option<Failure> {
-        let Some(first) = failure.cold() else {
-            return Some(failure);
-        };
-        let parking = self.client.parking.get_or_insert_default();
-        let mut wanted = std::mem::take(&mut parking.wanted);
-        if let Access::Guarded(guard) = access {
-            if wanted.is_empty() {
-                self.look_for_own(guard, &mut wanted);
-            }
-            wanted.append(&mut guard.pin().take_colds());
+/// Parks the request if it failed because of entries on flash. `Some`: it has finally failed,
+/// for this reason.
+#[cold]
+pub(crate) fn park(
+    ctx: &mut Context<'_>,
+    failure: Failure,
+    access: &Access<'_, '_>,
+) -> Option<Failure> {
+    let Some(first) = failure.cold() else {
+        return Some(failure);
+    };
+    let parking = ctx.client.parking.get_or_insert_default();
+    let mut wanted = std::mem::take(&mut parking.wanted);
+    if let Access::Guarded(guard) = access {
+        if wanted.is_empty() {
+            look_for_own(ctx, guard, &mut wanted);
         }
-        if wanted.is_empty() || !self.client.takes_part() {
-            wanted.push(first);
-            wanted.sort_unstable_by_key(Cold::key);
-            wanted.dedup_by_key(|cold| cold.key());
+        wanted.append(&mut guard.pin().take_colds());
+    }
+    if wanted.is_empty() || !ctx.client.takes_part() {
+        wanted.push(first);
+        wanted.sort_unstable_by_key(Cold::key);
+        wanted.dedup_by_key(|cold| cold.key());
+    }
+    match refusal(ctx, &wanted) {
+        Some(text) => {
+            ctx.client.end_transaction(); // EXEC has finally failed
+            Some(text.into())
         }
-        match self.refusal(&wanted) {
-            Some(text) => {
-                self.client.end_transaction(); // EXEC has finally failed
-                Some(text.into())
-            }
-            None => {
-                let parking = self.client.parking.get_or_insert_default();
-                parking.wanted = wanted;
-                note_reported(self.request.spec, self.shared, self.local, self.client);
-                self.turn.ending = Ending::Cold;
-                None
-            }
+        None => {
+            let parking = ctx.client.parking.get_or_insert_default();
+            parking.wanted = wanted;
+            note_reported(ctx.request.spec, ctx.shared, ctx.local, ctx.client);
+            ctx.turn.ending = Ending::Cold;
+            None
         }
     }
+}
 
-    fn look_for_own(&self, guard: &Guard<'_>, wanted: &mut Vec<Cold>) {
-        for (n, at) in self.request.key_positions().enumerate() {
-            let key = self.arg(at);
-            let hash = self
-                .request
-                .hashes
-                .get(n)
-                .copied()
-                .unwrap_or_else(|| guard.hash(key));
-            if let Ok(Some(cold)) = guard.pin().cold(self.table, hash, key) {
-                wanted.push(cold);
-            }
+fn look_for_own(ctx: &Context<'_>, guard: &Guard<'_>, wanted: &mut Vec<Cold>) {
+    for (n, at) in ctx.request.key_positions().enumerate() {
+        let key = ctx.arg(at);
+        let hash = ctx
+            .request
+            .hashes
+            .get(n)
+            .copied()
+            .unwrap_or_else(|| guard.hash(key));
+        if let Ok(Some(cold)) = guard.pin().cold(ctx.table, hash, key) {
+            wanted.push(cold);
         }
     }
+}
 
-    /// The reason why the request may not wait for these entries.
-    fn refusal(&self, wanted: &[Cold]) -> Option<String> {
-        let Some(tier) = self.shared.tier() else {
-            return Some("ERR the server has no flash, and something lies there".to_owned());
-        };
-        if let Some(Unfetched::Unreadable(why) | Unfetched::TooMuch(why)) =
-            self.client.failure_of(wanted)
-        {
-            return Some(format!("ERR {why}"));
-        }
-        if self.local.in_exec {
-            return Some(format!(
-                "ERR {} meets keys on flash, and cannot wait for them inside MULTI: send it by itself",
-                self.request.spec.name.to_ascii_uppercase()
-            ));
-        }
-        let (bytes, most) = (bytes_of(wanted), tier.fetch_bytes());
-        (bytes > most).then(|| format!("ERR {}", too_much(bytes, most)))
+/// The reason why the request may not wait for these entries.
+fn refusal(ctx: &Context<'_>, wanted: &[Cold]) -> Option<String> {
+    let Some(tier) = ctx.shared.tier() else {
+        return Some("ERR the server has no flash, and something lies there".to_owned());
+    };
+    if let Some(Unfetched::Unreadable(why) | Unfetched::TooMuch(why)) =
+        ctx.client.failure_of(wanted)
+    {
+        return Some(format!("ERR {why}"));
     }
+    if ctx.local.in_exec {
+        return Some(format!(
+            "ERR {} meets keys on flash, and cannot wait for them inside MULTI: send it by itself",
+            ctx.request.spec.name.to_ascii_uppercase()
+        ));
+    }
+    let (bytes, most) = (bytes_of(wanted), tier.fetch_bytes());
+    (bytes > most).then(|| format!("ERR {}", too_much(bytes, most)))
 }

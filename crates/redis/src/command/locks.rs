@@ -5,7 +5,7 @@ use super::context::{Context, Done, Failure};
 use super::flag;
 use super::outcome::Unfinished;
 use super::spec::Request;
-use super::{ENTRIES_AHEAD, GROUP_KEYS, KEYS_KEPT};
+use super::{ENTRIES_AHEAD, GROUP_KEYS, KEYS_KEPT, cold, run};
 use duramen_engine::{Error, Guard, KeyHash, ROOM_ATTEMPTS_MAX, Room, TableId};
 
 /// Keys whose buckets are hinted ahead: few enough that their lines stay in the first-level cache
@@ -50,7 +50,7 @@ impl Context<'_> {
                 return done.map_err(Failure::from);
             }
             guard.pin_mut().renew();
-            self.take_table_again()?;
+            run::take_table_again(self)?;
         }
     }
 
@@ -135,7 +135,7 @@ impl Context<'_> {
             return run(self, guard);
         }
         self.locked(guard, Room::default(), |ctx, guard| {
-            ctx.warm_own(guard)?;
+            cold::warm_own(ctx, guard)?;
             run(ctx, guard)
         })
     }

@@ -28,342 +28,339 @@ struct Begun {
     timer: Option<Instant>,
 }
 
-impl Context<'_> {
-    /// Runs the command of a client's request, counts it, and turns a failure into its reply.
-    #[inline]
-    pub(crate) fn run(&mut self, permit: Permit, mut access: Access<'_, '_>) -> Outcome {
-        let mut begun = self.begin();
-        let mut done = self.dispatch(permit, access.for_now(), &mut begun.effects);
-        while self.is_outdated(&done) {
-            self.take_back(&begun);
-            if let Access::Guarded(guard) = &mut access {
-                guard.pin_mut().renew();
+/// Runs the command of a client's request, counts it, and turns a failure into its reply.
+#[inline]
+pub(crate) fn run(ctx: &mut Context<'_>, permit: Permit, mut access: Access<'_, '_>) -> Outcome {
+    let mut begun = begin(ctx);
+    let mut done = dispatch(ctx, permit, access.for_now(), &mut begun.effects);
+    while is_outdated(ctx, &done) {
+        take_back(ctx, &begun);
+        if let Access::Guarded(guard) = &mut access {
+            guard.pin_mut().renew();
+        }
+        done = begin_again(ctx);
+        if done.is_ok() {
+            done = dispatch(ctx, permit, access.for_now(), &mut begun.effects);
+        }
+    }
+    let outcome = match done {
+        _ if ctx.reply.is_exceeded() => overflowed(ctx, &begun),
+        Ok(()) => Outcome::Replied,
+        Err(failure) => end_without_reply(ctx, failure, &begun, &access),
+    };
+    if outcome.has_ended() {
+        count(ctx, &begun);
+    }
+    outcome
+}
+
+/// As [`run`], for a command of an EXEC. It does not wait for anything.
+///
+/// # Errors
+/// Nothing of the EXEC is to be done.
+pub(crate) fn run_queued(
+    ctx: &mut Context<'_>,
+    permit: Permit,
+    guard: &mut Guard<'_>,
+) -> Result<(), Abandoned> {
+    let mut begun = begin(ctx);
+    let mut ended = Ok(());
+    match dispatch(ctx, permit, Access::Guarded(guard), &mut begun.effects) {
+        Err(Failure::Unfinished(Unfinished::Abandons(abandoned))) => ended = Err(*abandoned),
+        // Else EXEC itself fails, for lack of this reply (`overflowed`).
+        Err(failure) if !ctx.reply.is_exceeded() => {
+            if guard.draft().is_some()
+                && let Some(abandoned) =
+                    Abandoned::of_step(&failure, ctx.request.spec.has(flag::WRITE))
+            {
+                take_back(ctx, &begun);
+                return Err(abandoned);
             }
-            done = self.begin_again();
-            if done.is_ok() {
-                done = self.dispatch(permit, access.for_now(), &mut begun.effects);
+            if let Some(failure) = cold::park(ctx, failure, &Access::Guarded(guard)) {
+                refuse(ctx, &begun, &failure);
             }
         }
-        let outcome = match done {
-            _ if self.reply.is_exceeded() => self.overflowed(&begun),
-            Ok(()) => Outcome::Replied,
-            Err(failure) => self.end_without_reply(failure, &begun, &access),
+        _ => {}
+    }
+    count(ctx, &begun);
+    ended
+}
+
+#[inline]
+fn begin(ctx: &mut Context<'_>) -> Begun {
+    let begun = Begun {
+        out: ctx.reply.len(),
+        effects: ctx.client.effects.len(),
+        timer: slow_timer::timer(ctx.request.spec, ctx.client, ctx.local),
+    };
+    let number = ctx.request.spec.number;
+    ctx.client.last_command = number as u16;
+    ctx.reply.begin();
+    ctx.local.meter.begin(number);
+    begun
+}
+
+/// Counts a command that has run.
+#[inline]
+fn count(ctx: &mut Context<'_>, begun: &Begun) {
+    ctx.local.meter.ran();
+    if let Some(timer) = begun.timer {
+        slow_timer::command_took(ctx, timer);
+    }
+}
+
+/// The end of a request whose command has not replied.
+#[cold]
+fn end_without_reply(
+    ctx: &mut Context<'_>,
+    failure: Failure,
+    begun: &Begun,
+    access: &Access<'_, '_>,
+) -> Outcome {
+    let outcome = match &failure {
+        Failure::Unfinished(Unfinished::Waits) => {
+            ctx.turn.ending = Ending::Blocked;
+            Outcome::Blocked
+        }
+        Failure::Unfinished(Unfinished::Yields) => {
+            cold::note_reported(ctx.request.spec, ctx.shared, ctx.local, ctx.client);
+            Outcome::Yield
+        }
+        Failure::Unfinished(Unfinished::NeedsAlone) => Outcome::Retry { alone: true },
+        failure if is_to_be_shown_again(ctx, failure) => Outcome::Retry { alone: false },
+        _ => match cold::park(ctx, failure, access) {
+            Some(failure) => {
+                refuse(ctx, begun, &failure);
+                return Outcome::Failed;
+            }
+            None => Outcome::Cold,
+        },
+    };
+    // It has not run: it is counted when it does.
+    take_back(ctx, begun);
+    outcome
+}
+
+/// Runs a command of a script, whose reply is in `out`, and counts it. An error becomes its
+/// reply.
+///
+/// # Errors
+/// The whole script must run again: an entry is on flash, or the keys are moving. Or it has
+/// failed, and nothing of it is done: its messages and events need too much memory, or the
+/// command is one after which nothing of an EXEC is done ([`Abandoned::of_step`]).
+pub(crate) fn run_in_script(ctx: &mut Context<'_>, permit: Permit, guard: &mut Guard<'_>) -> Done {
+    let start = ctx.client.effects.len();
+    ctx.local.meter.begin(ctx.request.spec.number);
+    // That of the EXEC around it.
+    let exceeded = ctx.reply.set_exceeded(false);
+    let mut done = dispatch(ctx, permit, Access::Guarded(guard), &mut { start });
+    if ctx.reply.set_exceeded(exceeded) {
+        done = Err(ctx.reply.too_long());
+    }
+    ctx.client.effects.forget_replies(start);
+    if ctx.client.effects.len() > start {
+        let bytes_max = ctx.local.config(ctx.shared).scripts.memory_bytes;
+        if ctx.client.effects.bytes() > bytes_max {
+            return Err(TOO_MANY_EFFECTS);
+        }
+    }
+    if let Err(failure) = done {
+        let ends = match has_bug(Bug::ScriptsStopHalfway) {
+            true => Abandoned::of(&failure),
+            false => Abandoned::of_step(&failure, ctx.request.spec.has(flag::WRITE)), // drafted::R5
         };
-        if outcome.has_ended() {
-            self.count(&begun);
+        if ends.is_some() {
+            return Err(failure);
         }
-        outcome
+        fail(ctx, 0, &failure);
     }
+    ctx.local.meter.ran();
+    Ok(())
+}
 
-    /// As [`run`](Self::run), for a command of an EXEC. It does not wait for anything.
-    ///
-    /// # Errors
-    /// Nothing of the EXEC is to be done.
-    pub(crate) fn run_queued(
-        &mut self,
-        permit: Permit,
-        guard: &mut Guard<'_>,
-    ) -> Result<(), Abandoned> {
-        let mut begun = self.begin();
-        let mut ended = Ok(());
-        match self.dispatch(permit, Access::Guarded(guard), &mut begun.effects) {
-            Err(Failure::Unfinished(Unfinished::Abandons(abandoned))) => ended = Err(*abandoned),
-            // Else EXEC itself fails, for lack of this reply (`overflowed`).
-            Err(failure) if !self.reply.is_exceeded() => {
-                if guard.draft().is_some()
-                    && let Some(abandoned) =
-                        Abandoned::of_step(&failure, self.request.spec.has(flag::WRITE))
-                {
-                    self.take_back(&begun);
-                    return Err(abandoned);
-                }
-                if let Some(failure) = self.park(failure, &Access::Guarded(guard)) {
-                    self.refuse(&begun, &failure);
-                }
+/// keys::K1: true if nothing was done, because SWAPDB came between the lookup of the table and
+/// its use.
+#[inline]
+fn is_outdated(ctx: &Context<'_>, done: &Done) -> bool {
+    let is_told = |failure: &Failure| failure.is_moving();
+    done.as_ref().is_err_and(is_told) && ctx.may_be_outdated()
+}
+
+/// The request begins after a wait, in which CLIENT PAUSE and SWAPDB may have run. It has done
+/// nothing yet.
+pub(crate) fn begin_again(ctx: &mut Context<'_>) -> Done {
+    if pause::has_begun(ctx) {
+        return Err(YIELDS); // it is shown again, and then waits for the end of the pause
+    }
+    take_table_again(ctx)
+}
+
+/// keys::K1: takes the table that the client has selected by now, after a wait in which SWAPDB
+/// may have run. The client may have no right to that one, or to another one that the request
+/// names.
+pub(crate) fn take_table_again(ctx: &mut Context<'_>) -> Done {
+    ctx.table = ctx.client.table(ctx.shared);
+    let checked = Permit::check(
+        ctx.request.spec,
+        &ctx.request.args,
+        ctx.client,
+        ctx.table,
+        ctx.shared,
+    );
+    match checked {
+        Ok(_) => {} // of the same request: it runs by the permit that it has
+        Err(_) if has_bug(Bug::RightsAreNotCheckedAgain) => {}
+        Err(refusal) => return Err((ctx.commands.hooks.refused_late)(ctx, refusal)),
+    }
+    Ok(())
+}
+
+/// `effects`: the number of those that stay if the command does not.
+#[inline]
+fn dispatch(
+    ctx: &mut Context<'_>,
+    permit: Permit,
+    mut access: Access<'_, '_>,
+    effects: &mut usize,
+) -> Done {
+    if ctx.client.gate & gate::TRACKS != 0 {
+        (ctx.commands.hooks.note_reads)(ctx, &mut access)?;
+    }
+    match (permit.run(), access) {
+        (Run::Data(run) | Run::Atomic(run), Access::Guarded(guard)) => {
+            guard.rewrites(ctx.request.spec.rewrites());
+            if ctx.request.spec.has(flag::WRITE | flag::DENYOOM)
+                && let Some(draft) = guard.draft_mut()
+            {
+                draft.note_command(ctx.request.spec.rewrites());
             }
-            _ => {}
-        }
-        self.count(&begun);
-        ended
-    }
-
-    #[inline]
-    fn begin(&mut self) -> Begun {
-        let begun = Begun {
-            out: self.reply.len(),
-            effects: self.client.effects.len(),
-            timer: slow_timer::timer(self.request.spec, self.client, self.local),
-        };
-        let number = self.request.spec.number;
-        self.client.last_command = number as u16;
-        self.reply.begin();
-        self.local.meter.begin(number);
-        begun
-    }
-
-    /// Counts a command that has run.
-    #[inline]
-    fn count(&mut self, begun: &Begun) {
-        self.local.meter.ran();
-        if let Some(timer) = begun.timer {
-            slow_timer::command_took(self, timer);
-        }
-    }
-
-    /// The end of a request whose command has not replied.
-    #[cold]
-    fn end_without_reply(
-        &mut self,
-        failure: Failure,
-        begun: &Begun,
-        access: &Access<'_, '_>,
-    ) -> Outcome {
-        let outcome = match &failure {
-            Failure::Unfinished(Unfinished::Waits) => {
-                self.turn.ending = Ending::Blocked;
-                Outcome::Blocked
+            if ctx.request.spec.is_own()
+                && let Some(draft) = guard.draft_mut()
+            {
+                draft.note_versions();
             }
-            Failure::Unfinished(Unfinished::Yields) => {
-                cold::note_reported(self.request.spec, self.shared, self.local, self.client);
-                Outcome::Yield
+            guard.pin_mut().set_counts_reads(counts_reads(ctx));
+            guard
+                .pin_mut()
+                .set_decides(ctx.request.spec.has(flag::WRITE));
+            let done = run(ctx, guard);
+            if guard.notes().has_replaced() {
+                *effects = ctx.notify_replaced(guard.notes().take_replaced(), *effects);
             }
-            Failure::Unfinished(Unfinished::NeedsAlone) => Outcome::Retry { alone: true },
-            failure if self.is_to_be_shown_again(failure) => Outcome::Retry { alone: false },
-            _ => match self.park(failure, access) {
-                Some(failure) => {
-                    self.refuse(begun, &failure);
-                    return Outcome::Failed;
-                }
-                None => Outcome::Cold,
-            },
-        };
-        // It has not run: it is counted when it does.
-        self.take_back(begun);
-        outcome
-    }
-
-    /// Runs a command of a script, whose reply is in `out`, and counts it. An error becomes its
-    /// reply.
-    ///
-    /// # Errors
-    /// The whole script must run again: an entry is on flash, or the keys are moving. Or it has
-    /// failed, and nothing of it is done: its messages and events need too much memory, or the
-    /// command is one after which nothing of an EXEC is done ([`Abandoned::of_step`]).
-    pub(crate) fn run_in_script(&mut self, permit: Permit, guard: &mut Guard<'_>) -> Done {
-        let start = self.client.effects.len();
-        self.local.meter.begin(self.request.spec.number);
-        // That of the EXEC around it.
-        let exceeded = self.reply.set_exceeded(false);
-        let mut done = self.dispatch(permit, Access::Guarded(guard), &mut { start });
-        if self.reply.set_exceeded(exceeded) {
-            done = Err(self.reply.too_long());
+            done
         }
-        self.client.effects.forget_replies(start);
-        if self.client.effects.len() > start {
-            let bytes_max = self.local.config(self.shared).scripts.memory_bytes;
-            if self.client.effects.bytes() > bytes_max {
-                return Err(TOO_MANY_EFFECTS);
-            }
-        }
-        if let Err(failure) = done {
-            let ends = match has_bug(Bug::ScriptsStopHalfway) {
-                true => Abandoned::of(&failure),
-                false => Abandoned::of_step(&failure, self.request.spec.has(flag::WRITE)), // drafted::R5
-            };
-            if ends.is_some() {
-                return Err(failure);
-            }
-            self.fail(0, &failure);
-        }
-        self.local.meter.ran();
-        Ok(())
-    }
-
-    /// keys::K1: true if nothing was done, because SWAPDB came between the lookup of the table and
-    /// its use.
-    #[inline]
-    fn is_outdated(&self, done: &Done) -> bool {
-        let is_told = |failure: &Failure| failure.is_moving();
-        done.as_ref().is_err_and(is_told) && self.may_be_outdated()
-    }
-
-    /// The request begins after a wait, in which CLIENT PAUSE and SWAPDB may have run. It has done
-    /// nothing yet.
-    pub(crate) fn begin_again(&mut self) -> Done {
-        if pause::has_begun(self) {
-            return Err(YIELDS); // it is shown again, and then waits for the end of the pause
-        }
-        self.take_table_again()
-    }
-
-    /// keys::K1: takes the table that the client has selected by now, after a wait in which SWAPDB
-    /// may have run. The client may have no right to that one, or to another one that the request
-    /// names.
-    pub(crate) fn take_table_again(&mut self) -> Done {
-        self.table = self.client.table(self.shared);
-        let checked = Permit::check(
-            self.request.spec,
-            &self.request.args,
-            self.client,
-            self.table,
-            self.shared,
-        );
-        match checked {
-            Ok(_) => {} // of the same request: it runs by the permit that it has
-            Err(_) if has_bug(Bug::RightsAreNotCheckedAgain) => {}
-            Err(refusal) => return Err((self.commands.hooks.refused_late)(self, refusal)),
-        }
-        Ok(())
-    }
-
-    /// `effects`: the number of those that stay if the command does not.
-    #[inline]
-    fn dispatch(
-        &mut self,
-        permit: Permit,
-        mut access: Access<'_, '_>,
-        effects: &mut usize,
-    ) -> Done {
-        if self.client.gate & gate::TRACKS != 0 {
-            (self.commands.hooks.note_reads)(self, &mut access)?;
-        }
-        match (permit.run(), access) {
-            (Run::Data(run) | Run::Atomic(run), Access::Guarded(guard)) => {
-                guard.rewrites(self.request.spec.rewrites());
-                if self.request.spec.has(flag::WRITE | flag::DENYOOM)
-                    && let Some(draft) = guard.draft_mut()
-                {
-                    draft.note_command(self.request.spec.rewrites());
-                }
-                if self.request.spec.is_own()
-                    && let Some(draft) = guard.draft_mut()
-                {
-                    draft.note_versions();
-                }
-                guard.pin_mut().set_counts_reads(self.counts_reads());
-                guard
-                    .pin_mut()
-                    .set_decides(self.request.spec.has(flag::WRITE));
-                let done = run(self, guard);
-                if guard.notes().has_replaced() {
-                    *effects = self.notify_replaced(guard.notes().take_replaced(), *effects);
-                }
-                done
-            }
-            (Run::Plain(run) | Run::Store(run), _) => run(self),
-            (Run::Alone(run), access) => run(self, access),
-            (Run::Refused(reason), _) => Err(self.request.spec.refusal(reason).into()),
-            (Run::Data(_) | Run::Atomic(_), Access::Session(_) | Access::NoStore) => {
-                unreachable!("{} runs under a guard", self.request.spec.name)
-            }
+        (Run::Plain(run) | Run::Store(run), _) => run(ctx),
+        (Run::Alone(run), access) => run(ctx, access),
+        (Run::Refused(reason), _) => Err(ctx.request.spec.refusal(reason).into()),
+        (Run::Data(_) | Run::Atomic(_), Access::Session(_) | Access::NoStore) => {
+            unreachable!("{} runs under a guard", ctx.request.spec.name)
         }
     }
+}
 
-    /// Whether its reads count for eviction.
-    #[inline]
-    fn counts_reads(&self) -> bool {
-        let untouched =
-            self.client.gate & gate::NO_TOUCH != 0 && !self.request.spec.has(flag::COUNTED);
-        !untouched && !self.request.spec.has(flag::UNCOUNTED)
+/// Whether its reads count for eviction.
+#[inline]
+fn counts_reads(ctx: &Context<'_>) -> bool {
+    let untouched = ctx.client.gate & gate::NO_TOUCH != 0 && !ctx.request.spec.has(flag::COUNTED);
+    !untouched && !ctx.request.spec.has(flag::UNCOUNTED)
+}
+
+/// The request has not run: takes back its reply and its effects (effects::E2).
+fn take_back(ctx: &mut Context<'_>, begun: &Begun) {
+    ctx.reply.truncate(begun.out);
+    ctx.client.effects.truncate(begun.effects);
+}
+
+/// The reply did not fit into the connection's output. A command that only reads gets an error.
+/// The effect of a write, or of a change of subscriptions, stays and cannot be reported, so the
+/// connection is closed, as Redis does at its output buffer limit.
+#[cold]
+fn overflowed(ctx: &mut Context<'_>, begun: &Begun) -> Outcome {
+    ctx.reply.set_exceeded(false);
+    let changes = ctx.request.spec.has(flag::WRITE | flag::TRANSACTION) || ctx.reply.confirms();
+    if ctx.request.spec.has(flag::READONLY) || !changes {
+        ctx.client.effects.truncate(begun.effects);
+        let failure = ctx.reply.too_long();
+        fail(ctx, begun.out, &failure);
+        return Outcome::Failed;
     }
+    ctx.reply.truncate(begun.out);
+    ctx.turn.ending = Ending::CloseNow;
+    ctx.local.counters(ctx.shared).output_closed.add(1);
+    seldom!(
+        warn,
+        client = ctx.client.id(),
+        peer = %ctx.client.record().peer,
+        command = ctx.request.spec.name,
+        limit_bytes = ctx.reply.bytes_max(),
+        "closing a client whose reply does not fit (output-limit)"
+    );
+    Outcome::Failed
+}
 
-    /// The request has not run: takes back its reply and its effects (effects::E2).
-    fn take_back(&mut self, begun: &Begun) {
-        self.reply.truncate(begun.out);
-        self.client.effects.truncate(begun.effects);
+/// Whether the command failed without effect because this member no longer serves the keys, and
+/// the client still has patience.
+#[cold]
+fn is_to_be_shown_again(ctx: &mut Context<'_>, failure: &Failure) -> bool {
+    if !is_leaving(ctx, failure) || ctx.locked {
+        return false;
     }
+    if !may_be_half_done(ctx)
+        && let Some(until_ms) = ctx.client.waits_for_owner()
+    {
+        ctx.turn.ending = Ending::Paused { until_ms };
+        return true;
+    }
+    if ctx.client.in_multi() {
+        ctx.client.end_transaction(); // EXEC has finally failed
+    }
+    false
+}
 
-    /// The reply did not fit into the connection's output. A command that only reads gets an error.
-    /// The effect of a write, or of a change of subscriptions, stays and cannot be reported, so the
-    /// connection is closed, as Redis does at its output buffer limit.
-    #[cold]
-    fn overflowed(&mut self, begun: &Begun) -> Outcome {
-        self.reply.set_exceeded(false);
-        let changes =
-            self.request.spec.has(flag::WRITE | flag::TRANSACTION) || self.reply.confirms();
-        if self.request.spec.has(flag::READONLY) || !changes {
-            self.client.effects.truncate(begun.effects);
-            self.fail(begun.out, &self.reply.too_long());
-            return Outcome::Failed;
+/// Whether the keys begin to move to another server, or the cluster considers this server
+/// crashed (its life ends in a moment).
+fn is_leaving(ctx: &Context<'_>, failure: &Failure) -> bool {
+    ctx.shared.membership().is_some() && (failure.is_moving() || failure.is_disk_failed())
+}
+
+/// Whether this is a command on several keys, each handled separately. Clients take `TRYAGAIN`
+/// for "nothing was done".
+fn may_be_half_done(ctx: &Context<'_>) -> bool {
+    !ctx.request.spec.keys.is_one() && ctx.request.spec.kind() == Kind::Data
+}
+
+fn failure_text(ctx: &Context<'_>, failure: &Failure) -> String {
+    let is_missing = |error: &Error| matches!(error, Error::NoSuchTable(DROPPED));
+    match failure {
+        // The coordinator has not made the table, or this member has not heard of it yet.
+        Failure::Engine(error) if is_missing(error) && ctx.shared.membership().is_some() => {
+            NO_DATABASE.to_owned()
         }
-        self.reply.truncate(begun.out);
-        self.turn.ending = Ending::CloseNow;
-        self.local.counters(self.shared).output_closed.add(1);
-        seldom!(
-            warn,
-            client = self.client.id(),
-            peer = %self.client.record().peer,
-            command = self.request.spec.name,
-            limit_bytes = self.reply.bytes_max(),
-            "closing a client whose reply does not fit (output-limit)"
-        );
-        Outcome::Failed
-    }
-
-    /// Whether the command failed without effect because this member no longer serves the keys, and
-    /// the client still has patience.
-    #[cold]
-    fn is_to_be_shown_again(&mut self, failure: &Failure) -> bool {
-        if !self.is_leaving(failure) || self.locked {
-            return false;
+        failure if !is_leaving(ctx, failure) => failure.text(),
+        _ if may_be_half_done(ctx) => {
+            "ERR the keys left this server while this ran: some of it may be done".to_string()
         }
-        if !self.may_be_half_done()
-            && let Some(until_ms) = self.client.waits_for_owner()
-        {
-            self.turn.ending = Ending::Paused { until_ms };
-            return true;
-        }
-        if self.client.in_multi() {
-            self.client.end_transaction(); // EXEC has finally failed
-        }
-        false
+        failure if failure.is_moving() => failure.text(),
+        _ => "CLUSTERDOWN The cluster is down: it takes this server for crashed".to_string(),
     }
+}
 
-    /// Whether the keys begin to move to another server, or the cluster considers this server
-    /// crashed (its life ends in a moment).
-    fn is_leaving(&self, failure: &Failure) -> bool {
-        self.shared.membership().is_some() && (failure.is_moving() || failure.is_disk_failed())
-    }
+/// The request has failed: that is its reply.
+fn refuse(ctx: &mut Context<'_>, begun: &Begun, failure: &Failure) {
+    // Commands on several keys may have changed some before: that is told.
+    ctx.client.effects.silence(begun.out);
+    fail(ctx, begun.out, failure);
+}
 
-    /// Whether this is a command on several keys, each handled separately. Clients take `TRYAGAIN`
-    /// for "nothing was done".
-    fn may_be_half_done(&self) -> bool {
-        !self.request.spec.keys.is_one() && self.request.spec.kind() == Kind::Data
-    }
-
-    fn failure_text(&self, failure: &Failure) -> String {
-        let is_missing = |error: &Error| matches!(error, Error::NoSuchTable(DROPPED));
-        match failure {
-            // The coordinator has not made the table, or this member has not heard of it yet.
-            Failure::Engine(error) if is_missing(error) && self.shared.membership().is_some() => {
-                NO_DATABASE.to_owned()
-            }
-            failure if !self.is_leaving(failure) => failure.text(),
-            _ if self.may_be_half_done() => {
-                "ERR the keys left this server while this ran: some of it may be done".to_string()
-            }
-            failure if failure.is_moving() => failure.text(),
-            _ => "CLUSTERDOWN The cluster is down: it takes this server for crashed".to_string(),
-        }
-    }
-
-    /// The request has failed: that is its reply.
-    fn refuse(&mut self, begun: &Begun, failure: &Failure) {
-        // Commands on several keys may have changed some before: that is told.
-        self.client.effects.silence(begun.out);
-        self.fail(begun.out, failure);
-    }
-
-    #[cold]
-    fn fail(&mut self, start: usize, failure: &Failure) {
-        self.reply.truncate(start);
-        self.client.end_key_wait(self.shared, true);
-        let text = self.failure_text(failure);
-        self.local.note_error(self.shared, &text);
-        self.reply.encoder().error(text);
-        self.local
-            .command(self.shared, self.request.spec.number)
-            .failed
-            .add(1);
-    }
+#[cold]
+fn fail(ctx: &mut Context<'_>, start: usize, failure: &Failure) {
+    ctx.reply.truncate(start);
+    ctx.client.end_key_wait(ctx.shared, true);
+    let text = failure_text(ctx, failure);
+    ctx.local.note_error(ctx.shared, &text);
+    ctx.reply.encoder().error(text);
+    ctx.local
+        .command(ctx.shared, ctx.request.spec.number)
+        .failed
+        .add(1);
 }

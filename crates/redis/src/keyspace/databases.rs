@@ -9,12 +9,14 @@
 //!   after all other connections had a turn, and is answered when all of its deletions are durable.
 //!   It also continues from its position after it has waited for flash.
 
+use crate::command::cold;
 use crate::command::context::{Context, Done, Failure, SYNTAX, YIELDS};
 use crate::command::databases::{self, in_range, parse_db, parse_index, table_for, table_in};
 use crate::command::growth::Planned;
 use crate::command::room::Planner;
 use crate::command::routing::{self, NotServed, UNSERVED};
 use crate::command::row::*;
+use crate::command::run;
 use crate::command::store_access::Access;
 use crate::membership::Membership;
 use crate::state::client::Flushing;
@@ -103,7 +105,7 @@ fn flush(
         Access::Session(session) => {
             let mut guard = session.pin_exclusive();
             // keys::K1: SWAPDB may have run while this waited for exclusive access.
-            ctx.begin_again()?;
+            run::begin_again(ctx)?;
             let done = clear(ctx, &guard);
             let level = ctx.strictest(&tables(ctx));
             ctx.client.settle(&mut guard, level);
@@ -145,7 +147,7 @@ pub(crate) fn swapdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
                 table_for(ctx.shared, ctx.client, db)?;
             }
             let mut guard = session.pin_exclusive();
-            ctx.begin_again()?;
+            run::begin_again(ctx)?;
             databases::exchange(ctx, &mut guard, first, second)?;
             let swapped = [first, second].map(|db| ctx.shared.commands.table(db));
             let level = ctx.strictest(&swapped.map(|table| table.unwrap_or(ctx.table)));
@@ -251,7 +253,7 @@ fn flush_table(
         let step = guard
             .walk()
             .scan_as(table, cursor, FLUSH_STEP, in_parts, shows);
-        let next = match ctx.note_colds(&guard, in_parts, step) {
+        let next = match cold::note_colds(ctx, &guard, in_parts, step) {
             Ok((next, _)) => next,
             Err(error) => return (Err(error.into()), cursor),
         };

@@ -6,6 +6,7 @@
 //!   have left the store meanwhile, to search for memory or to release its keys. It then gets
 //!   `Error::TryAgain`, and the command looks the table up again ([`Context::run`]).
 
+use crate::command::cold;
 use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use crate::command::databases::{DROPPED_NOW, parse_db, table_for, table_in};
 use crate::command::events::{EventName, NEW};
@@ -14,6 +15,7 @@ use crate::command::key::Key;
 use crate::command::room::Planner;
 use crate::command::routing;
 use crate::command::row::*;
+use crate::command::run;
 use crate::command::store_access::Access;
 use crate::state::shared::encodings::{Encodings, Limit};
 use duramen_config::{EventClasses, Mode, Policy};
@@ -114,7 +116,7 @@ fn rename_unless(ctx: &mut Context<'_>, guard: &mut Guard<'_>, nx: bool) -> Resu
     };
     let mut renamed = false;
     ctx.locked_for_room(guard, &[from.place(), to.place()], |ctx, guard, room| {
-        ctx.warm_own(guard)?;
+        cold::warm_own(ctx, guard)?;
         let Some(source) = guard.read(from.table, from.hash, from.bytes)? else {
             return Err(NO_SUCH_KEY);
         };
@@ -213,7 +215,7 @@ fn transfer(ctx: &mut Context<'_>, access: Access<'_, '_>, target: &Target<'_>) 
             }
             let mut guard = session.pin();
             // K1: SWAPDB may have run since.
-            ctx.begin_again()?;
+            run::begin_again(ctx)?;
             let table = match target.db {
                 None => ctx.table,
                 Some(db) => ctx.shared.commands.table(db).ok_or(DROPPED_NOW)?,
@@ -257,7 +259,7 @@ fn transfer_locked(
     }
     let from = Key::of(guard, ctx.table, ctx.arg(1));
     let to = Key::of(guard, table, target.key);
-    ctx.warm(guard, [from, to].into_iter())?;
+    cold::warm(ctx, guard, [from, to].into_iter())?;
     let Some(source) = guard.read(from.table, from.hash, from.bytes)? else {
         if !target.moves {
             ctx.notify_miss(from.bytes);

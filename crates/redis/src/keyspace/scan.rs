@@ -9,6 +9,7 @@
 //!   empty buckets.
 
 use super::keys::type_name;
+use crate::command::cold;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YIELDS};
 use crate::command::row::*;
 use crate::command::served_keys::ServedKeys;
@@ -103,7 +104,7 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         matching += steps;
         steps
     });
-    let (next, looked) = ctx.note_colds(guard, in_parts, next)?;
+    let (next, looked) = cold::note_colds(ctx, guard, in_parts, next)?;
     note_walked(ctx, looked, matching)?;
     let mut reply = ctx.reply.encoder();
     reply.array(2);
@@ -226,7 +227,7 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         if room.is_exceeded_by(&walk.found) {
             return Err(ctx.reply.too_long());
         }
-        match ctx.note_colds(guard, in_parts, step) {
+        match cold::note_colds(ctx, guard, in_parts, step) {
             Ok((next, looks)) => {
                 looked += looks;
                 note_walked(ctx, looks, matching - before.2)?;
@@ -285,7 +286,7 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         let step = guard
             .walk()
             .scan_as(ctx.table, walk.cursor, 1, in_parts, shows);
-        let (next, looks) = match ctx.note_colds(guard, in_parts, step) {
+        let (next, looks) = match cold::note_colds(ctx, guard, in_parts, step) {
             Ok(step) => step,
             Err(error) => {
                 ctx.client.keep_walk(walk);

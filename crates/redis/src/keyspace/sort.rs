@@ -4,6 +4,7 @@
 //! (`drafted`); else they are read one after the other. In a cluster they may lie on another
 //! member, so they are refused.
 
+use crate::command::cold;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YIELDS};
 use crate::command::drafted;
 use crate::command::events::EventName;
@@ -231,7 +232,7 @@ fn warm(
         keys.push(key);
     }
     let keys = keys.iter().map(|key| Key::of(guard, table, key));
-    ctx.warm(guard, keys)
+    cold::warm(ctx, guard, keys)
 }
 
 const NO_NUMBER: Failure = Failure::Text("ERR One or more scores can't be converted into double");
@@ -527,7 +528,7 @@ fn run_unlocked(
     let places = [source.place(), target.place()];
     loop {
         let began = Instant::now();
-        ctx.warm_own(guard)?;
+        cold::warm_own(ctx, guard)?;
         let stamp = guard.stamp(source.table, source.hash, source.bytes)?;
         let found = guard.read(source.table, source.hash, source.bytes)?;
         let is_missing = found.is_none();

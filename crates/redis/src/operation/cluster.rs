@@ -7,6 +7,7 @@
 //! refused, because here the coordinator decides.
 
 use super::cluster_slots::{Span, spans};
+use crate::command::cold;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, YIELDS};
 use crate::command::row::*;
 use crate::command::store_access::Access;
@@ -489,7 +490,7 @@ fn walk(
         if room.is_exceeded_by(&walk.found) {
             return Err(ctx.reply.too_long());
         }
-        match ctx.note_colds(guard, in_parts, step) {
+        match cold::note_colds(ctx, guard, in_parts, step) {
             Ok((next, looks)) => {
                 note_walked(ctx, looks, 0)?;
                 (walk.cursor, walk.moved) = (next.unwrap_or(0), true);

@@ -6,6 +6,7 @@
 //! Every result has the object version; the reply of a write has its level of durability. A reply
 //! is sent when that level is reached (`wait`), so it is the requested level.
 
+use crate::command::cold;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::databases;
 use crate::command::events::SET;
@@ -368,7 +369,7 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         steps
     });
-    let (next, looked) = ctx.note_colds(guard, in_parts, next)?;
+    let (next, looked) = cold::note_colds(ctx, guard, in_parts, next)?;
     note_walked(ctx, looked, matching)?;
     let mut reply = ctx.reply.encoder();
     reply.array(2);

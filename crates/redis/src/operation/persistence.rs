@@ -164,7 +164,7 @@ pub(crate) fn wait(ctx: &mut Context<'_>) -> Done {
         reply_if_reached: reply_if_reached.as_bytes(),
         late: b":0\r\n",
     };
-    ctx.wait_for(&request);
+    wait_for(ctx, &request);
     Ok(())
 }
 
@@ -197,7 +197,7 @@ pub(crate) fn waitaof(ctx: &mut Context<'_>) -> Done {
         reply_if_reached: reply_if_reached.as_bytes(),
         late: b"*2\r\n:0\r\n:0\r\n",
     };
-    ctx.wait_for(&request);
+    wait_for(ctx, &request);
     Ok(())
 }
 
@@ -220,34 +220,32 @@ struct WaitRequest<'a> {
     late: &'static [u8],
 }
 
-impl Context<'_> {
-    fn wait_for(&mut self, request: &WaitRequest<'_>) {
-        let Some(durability) = self.shared.durability() else {
-            return self.reply.append(request.late);
-        };
-        let log = self.shared.store().log();
-        let position = log.map_or_else(Position::default, Log::appended);
-        if position.is_none() || durability.log().reached(&position) >= request.level {
-            return self.reply.append(request.reply_if_reached);
-        }
-        // Commands in a transaction do not wait, as in Redis.
-        if !request.worth || self.locked {
-            return self.reply.append(request.late);
-        }
-        let deadline_ms = match request.timeout_ms {
-            0 => 0,
-            timeout_ms => clock::now_ms().saturating_add(timeout_ms),
-        };
-        self.reply.append(request.reply_if_reached);
-        let until = Until::Reached {
-            position,
-            level: request.level,
-            deadline_ms,
-            late: request.late,
-        };
-        self.client.wait.then(until, request.reply_if_reached);
-        self.turn.ending = Ending::Held;
+fn wait_for(ctx: &mut Context<'_>, request: &WaitRequest<'_>) {
+    let Some(durability) = ctx.shared.durability() else {
+        return ctx.reply.append(request.late);
+    };
+    let log = ctx.shared.store().log();
+    let position = log.map_or_else(Position::default, Log::appended);
+    if position.is_none() || durability.log().reached(&position) >= request.level {
+        return ctx.reply.append(request.reply_if_reached);
     }
+    // Commands in a transaction do not wait, as in Redis.
+    if !request.worth || ctx.locked {
+        return ctx.reply.append(request.late);
+    }
+    let deadline_ms = match request.timeout_ms {
+        0 => 0,
+        timeout_ms => clock::now_ms().saturating_add(timeout_ms),
+    };
+    ctx.reply.append(request.reply_if_reached);
+    let until = Until::Reached {
+        position,
+        level: request.level,
+        deadline_ms,
+        late: request.late,
+    };
+    ctx.client.wait.then(until, request.reply_if_reached);
+    ctx.turn.ending = Ending::Held;
 }
 
 fn check_timeout(text: &[u8]) -> Result<u64, Failure> {

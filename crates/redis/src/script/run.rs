@@ -25,7 +25,7 @@ use crate::command::refusal::{NO_AUTH, Refusal, denial_text};
 use crate::command::routing::NotServed;
 use crate::command::spec::{Request, Spec};
 use crate::command::store_access::Access;
-use crate::command::{GROUP_KEYS, databases as places, pause};
+use crate::command::{GROUP_KEYS, databases as places, pause, run};
 use crate::monitor;
 use crate::state::access::audit::Outcome as Audited;
 use crate::state::conflicts::Conflicts;
@@ -678,7 +678,7 @@ fn command_in(
         table,
         locked: true,
     };
-    inner.run_in_script(permit, guard)?;
+    run::run_in_script(&mut inner, permit, guard)?;
     if spec.has(flag::PUBLISHES) && out.first() == Some(&b':') {
         let receivers = ctx.shared.pubsub.receivers(args.get(1).unwrap_or_default());
         out = format!(":{receivers}\r\n").into_bytes();

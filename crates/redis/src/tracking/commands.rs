@@ -207,7 +207,7 @@ fn begin(ctx: &mut Context<'_>, options: &Options<'_>) -> Done {
         ctx.shared.track(client, thread)?;
     }
     let registry = &ctx.shared.tracking;
-    let limits = ctx.tracking_limits();
+    let limits = tracking_limits(ctx);
     if !registry.add_prefixes((client, thread), prefixes.iter(), limits) {
         if is_new {
             registry.end(client, [].iter());
@@ -303,25 +303,23 @@ pub(crate) fn trackinginfo(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-impl Context<'_> {
-    fn tracking_limits(&mut self) -> Limits {
-        let config = self.local.config(self.shared);
-        Limits::new(config.tracked_keys_max, config.memory_bytes)
-    }
+fn tracking_limits(ctx: &mut Context<'_>) -> Limits {
+    let config = ctx.local.config(ctx.shared);
+    Limits::new(config.tracked_keys_max, config.memory_bytes)
+}
 
-    /// Whether the keys that the client reads now are remembered.
-    fn remembers(&self) -> bool {
-        let tracking = self.client.tracking.as_ref();
-        tracking.is_some_and(|it| it.remembers())
-    }
+/// Whether the keys that the client reads now are remembered.
+fn remembers(ctx: &Context<'_>) -> bool {
+    let tracking = ctx.client.tracking.as_ref();
+    tracking.is_some_and(|it| it.remembers())
+}
 
-    /// T4
-    fn untrack(&mut self) {
-        let client = self.client.id();
-        if let Some(own) = &mut self.client.tracking {
-            for key in std::mem::take(&mut own.new_keys) {
-                self.shared.tracking.take_back(client, &key);
-            }
+/// T4
+fn untrack(ctx: &mut Context<'_>) {
+    let client = ctx.client.id();
+    if let Some(own) = &mut ctx.client.tracking {
+        for key in std::mem::take(&mut own.new_keys) {
+            ctx.shared.tracking.take_back(client, &key);
         }
     }
 }
@@ -331,7 +329,7 @@ impl Context<'_> {
 pub(crate) fn note_reads(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) -> Done {
     // A script reads by its commands.
     let reads = ctx.request.spec.has(flag::READONLY) && !ctx.request.spec.has(flag::SCRIPTING);
-    if !ctx.remembers() || !reads {
+    if !remembers(ctx) || !reads {
         return Ok(());
     }
     if ctx.shared.commands.db_of(ctx.table).is_none() {
@@ -342,9 +340,9 @@ pub(crate) fn note_reads(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) -> 
         _ => None,
     };
     if draft_reads == Some(0) {
-        ctx.untrack();
+        untrack(ctx);
     }
-    let limits = ctx.tracking_limits();
+    let limits = tracking_limits(ctx);
     let client = (ctx.client.id(), ctx.client.record().thread);
     let (tracking, threads) = (&ctx.shared.tracking, &ctx.shared.threads);
     let own = &mut ctx.client.tracking;
@@ -379,10 +377,10 @@ pub(crate) fn note_reads(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) -> 
 /// T1: the client's script was suspended, and is about to be committed.
 #[cold]
 pub(crate) fn note_reads_again(ctx: &mut Context<'_>, draft: &mut Draft) {
-    if !ctx.remembers() {
+    if !remembers(ctx) {
         return;
     }
-    let limits = ctx.tracking_limits();
+    let limits = tracking_limits(ctx);
     let client = (ctx.client.id(), ctx.client.record().thread);
     let (tracking, threads) = (&ctx.shared.tracking, &ctx.shared.threads);
     let own = &mut ctx.client.tracking;

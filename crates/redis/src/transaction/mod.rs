@@ -32,7 +32,7 @@ use crate::command::row::*;
 use crate::command::spec::{Commands, Spec};
 use crate::command::store_access::Access;
 use crate::command::turn::Ending;
-use crate::command::{KEYS_KEPT, databases, pause};
+use crate::command::{KEYS_KEPT, cold, databases, pause};
 use crate::monitor;
 use crate::pubsub::commands as pubsub;
 use crate::state::Shared;
@@ -697,7 +697,7 @@ fn warm(ctx: &mut Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, watched: &Wa
     let watched = watched
         .iter()
         .map(|(table, key, _)| Key::of(guard, table, key));
-    ctx.warm(guard, declared.chain(targets).chain(watched))
+    cold::warm(ctx, guard, declared.chain(targets).chain(watched))
 }
 
 /// The version since which this member serves a key; None: it does not, or it is in no cluster.

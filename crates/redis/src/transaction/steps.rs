@@ -7,6 +7,7 @@ use crate::command::context::Context;
 use crate::command::kinds::{may_take_long, only_answers};
 use crate::command::outcome::Abandoned;
 use crate::command::permit::Permit;
+use crate::command::run;
 use crate::command::spec::{Request, Spec};
 use crate::monitor;
 use crate::state::access::audit::Outcome;
@@ -60,7 +61,7 @@ fn run_step(
     taken: &mut Duration,
 ) -> Result<(), Abandoned> {
     if !may_take_long(step.request.spec) {
-        return step.run_queued(permit, guard);
+        return run::run_queued(step, permit, guard);
     }
     if *taken > REPORTS_IN_EXEC_MAX {
         step.reply.encoder().error(
@@ -69,7 +70,7 @@ fn run_step(
         return Ok(());
     }
     let since = clock::thread_time();
-    let ended = step.run_queued(permit, guard);
+    let ended = run::run_queued(step, permit, guard);
     *taken += clock::thread_time().saturating_sub(since);
     ended
 }

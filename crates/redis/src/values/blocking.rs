@@ -112,173 +112,169 @@ fn write_null_array(ctx: &mut Context<'_>) {
     ctx.reply.encoder().null_array();
 }
 
-impl Context<'_> {
-    /// Runs a command that takes elements, or waits until there are some. `take` takes them and
-    /// replies, but not from the keys whose places in the last argument are false; it returns
-    /// whether there were any, and is called again if there were none.
-    pub(crate) fn take_or_wait(
-        &mut self,
-        guard: &mut Guard<'_>,
-        wait: &WaitFor,
-        mut take: impl FnMut(&mut Context<'_>, &mut Guard<'_>, &[bool]) -> Result<bool, Failure>,
-    ) -> Done {
-        if let Some(failure) = self.begin_look() {
-            self.client.end_key_wait(self.shared, true);
-            return match failure {
-                state::UNBLOCKED_WITH_ERROR => Err(Failure::Text(
-                    "UNBLOCKED client unblocked via CLIENT UNBLOCK",
-                )),
-                _ => {
-                    (wait.late)(self);
-                    Ok(())
-                }
-            };
-        }
-        let deadline_ms = match &self.client.key_wait {
-            Some(known) => known.deadline_ms,
-            None => wait.deadline_ms,
-        };
-        let keys = self.wait_keys(wait);
-        loop {
-            let may_take = self.may_take(&keys);
-            match take(self, guard, &may_take) {
-                Ok(true) => {
-                    // It has not looked at the keys behind the one that it took from.
-                    self.client.end_key_wait(self.shared, keys.len() > 1);
-                    return Ok(());
-                }
-                Ok(false) => {}
-                Err(failure) => {
-                    self.put_off(&failure, deadline_ms);
-                    return Err(failure);
-                }
+/// Runs a command that takes elements, or waits until there are some. `take` takes them and
+/// replies, but not from the keys whose places in the last argument are false; it returns
+/// whether there were any, and is called again if there were none.
+pub(crate) fn take_or_wait(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    wait: &WaitFor,
+    mut take: impl FnMut(&mut Context<'_>, &mut Guard<'_>, &[bool]) -> Result<bool, Failure>,
+) -> Done {
+    if let Some(failure) = begin_look(ctx) {
+        ctx.client.end_key_wait(ctx.shared, true);
+        return match failure {
+            state::UNBLOCKED_WITH_ERROR => Err(Failure::Text(
+                "UNBLOCKED client unblocked via CLIENT UNBLOCK",
+            )),
+            _ => {
+                (wait.late)(ctx);
+                Ok(())
             }
-            if self.local.in_exec || deadline_ms > 0 && clock::now_ms() >= deadline_ms {
-                self.client.end_key_wait(self.shared, false);
-                (wait.late)(self);
+        };
+    }
+    let deadline_ms = match &ctx.client.key_wait {
+        Some(known) => known.deadline_ms,
+        None => wait.deadline_ms,
+    };
+    let keys = wait_keys(ctx, wait);
+    loop {
+        let may_take = may_take(ctx, &keys);
+        match take(ctx, guard, &may_take) {
+            Ok(true) => {
+                // It has not looked at the keys behind the one that it took from.
+                ctx.client.end_key_wait(ctx.shared, keys.len() > 1);
                 return Ok(());
             }
-            let entered = self.client.key_wait.as_ref();
-            if entered.is_some_and(|known| known.ticket.is_some()) {
-                self.note_place();
-                let state = &self.client.record().key_wait;
-                state.store(state::WAITS, Ordering::Relaxed);
-                return Err(Failure::Unfinished(Unfinished::Waits));
+            Ok(false) => {}
+            Err(failure) => {
+                put_off(ctx, &failure, deadline_ms);
+                return Err(failure);
             }
-            self.enter(&keys, wait, deadline_ms)?;
         }
-    }
-
-    /// Begins a look of a request that may wait already. `Some`: its wait has ended in this way,
-    /// and it takes nothing any more.
-    fn begin_look(&mut self) -> Option<u8> {
-        if self.client.key_wait.as_ref()?.table != self.table {
-            self.client.leave_queues(self.shared, true); // after SWAPDB
+        if ctx.local.in_exec || deadline_ms > 0 && clock::now_ms() >= deadline_ms {
+            ctx.client.end_key_wait(ctx.shared, false);
+            (wait.late)(ctx);
+            return Ok(());
         }
-        let known = self.client.key_wait.as_ref()?;
-        if let Some(ticket) = known.ticket {
-            self.shared.waiters.look(ticket, &known.keys);
-        }
-        let is_late = known.is_late();
-        let state = &self.client.record().key_wait;
-        match state.swap(state::NONE, Ordering::Relaxed) {
-            state::UNBLOCKED_WITH_ERROR => Some(state::UNBLOCKED_WITH_ERROR),
-            state::UNBLOCKED_IN_TIME => Some(state::UNBLOCKED_IN_TIME),
-            _ => is_late.then_some(state::UNBLOCKED_IN_TIME),
-        }
-    }
-
-    /// The request has failed or is shown again: it has not looked at everything. Until then its
-    /// wait may be ended, and its time goes on, also if it has entered no queue yet.
-    fn put_off(&mut self, failure: &Failure, deadline_ms: u64) {
-        let is_first = self.client.key_wait.is_none() && !self.local.in_exec;
-        if is_first && failure.yields() {
-            self.client.key_wait = Some(Box::new(KeyWait {
-                deadline_ms,
-                table: self.table,
-                ticket: None,
-                keys: Vec::new(),
-                places: Vec::new(),
-                last_ids: Vec::new(),
-            }));
-        }
-        if let Some(known) = &self.client.key_wait {
-            if let Some(ticket) = known.ticket {
-                self.shared.waiters.put_off(ticket, &known.keys);
-            }
-            let state = &self.client.record().key_wait;
+        let entered = ctx.client.key_wait.as_ref();
+        if entered.is_some_and(|known| known.ticket.is_some()) {
+            note_place(ctx);
+            let state = &ctx.client.record().key_wait;
             state.store(state::WAITS, Ordering::Relaxed);
+            return Err(Failure::Unfinished(Unfinished::Waits));
         }
+        enter(ctx, &keys, wait, deadline_ms)?;
     }
+}
 
-    /// The keys that are waited for, in the order of the request; some may be equal.
-    fn wait_keys(&self, wait: &WaitFor) -> Vec<WaitKey> {
-        let most = if wait.first_key_alone { 1 } else { usize::MAX };
-        let keys = self.request.keys(self.table).take(most);
-        let keys = keys.map(|key| WaitKey {
-            table: key.table.0,
-            hash: key.hash.number(),
-            kind: wait.kind as u8,
-        });
-        keys.collect()
+/// Begins a look of a request that may wait already. `Some`: its wait has ended in this way,
+/// and it takes nothing any more.
+fn begin_look(ctx: &mut Context<'_>) -> Option<u8> {
+    if ctx.client.key_wait.as_ref()?.table != ctx.table {
+        ctx.client.leave_queues(ctx.shared, true); // after SWAPDB
     }
-
-    /// waiters::W4, for each key. The elements of a key that EXEC finds were not offered to waiters
-    /// yet, as in Redis.
-    fn may_take(&self, keys: &[WaitKey]) -> Vec<bool> {
-        if self.local.in_exec {
-            return Vec::new();
-        }
-        let ticket = self.client.key_wait.as_ref().and_then(|known| known.ticket);
-        let waiters = &self.shared.waiters;
-        keys.iter()
-            .map(|key| waiters.is_first(ticket, *key))
-            .collect()
+    let known = ctx.client.key_wait.as_ref()?;
+    if let Some(ticket) = known.ticket {
+        ctx.shared.waiters.look(ticket, &known.keys);
     }
+    let is_late = known.is_late();
+    let state = &ctx.client.record().key_wait;
+    match state.swap(state::NONE, Ordering::Relaxed) {
+        state::UNBLOCKED_WITH_ERROR => Some(state::UNBLOCKED_WITH_ERROR),
+        state::UNBLOCKED_IN_TIME => Some(state::UNBLOCKED_IN_TIME),
+        _ => is_late.then_some(state::UNBLOCKED_IN_TIME),
+    }
+}
 
-    fn enter(&mut self, keys: &[WaitKey], wait: &WaitFor, deadline_ms: u64) -> Done {
-        let mut keys = keys.to_vec();
-        keys.sort_unstable();
-        keys.dedup();
-        if keys.len() > KEYS_MAX {
-            return Err(
-                format!("ERR a client can wait for {KEYS_MAX} different keys at most").into(),
-            );
-        }
-        let waiters = &self.shared.waiters;
-        let (client, thread) = (self.client.id(), self.client.record().thread);
-        let ticket = waiters.ticket(client, thread as u32, wait.only_reads);
-        waiters.enter(ticket, &keys);
-        self.client.key_wait = Some(Box::new(KeyWait {
+/// The request has failed or is shown again: it has not looked at everything. Until then its
+/// wait may be ended, and its time goes on, also if it has entered no queue yet.
+fn put_off(ctx: &mut Context<'_>, failure: &Failure, deadline_ms: u64) {
+    let is_first = ctx.client.key_wait.is_none() && !ctx.local.in_exec;
+    if is_first && failure.yields() {
+        ctx.client.key_wait = Some(Box::new(KeyWait {
             deadline_ms,
-            table: self.table,
-            ticket: Some(ticket),
-            keys,
+            table: ctx.table,
+            ticket: None,
+            keys: Vec::new(),
             places: Vec::new(),
             last_ids: Vec::new(),
         }));
-        Ok(())
     }
+    if let Some(known) = &ctx.client.key_wait {
+        if let Some(ticket) = known.ticket {
+            ctx.shared.waiters.put_off(ticket, &known.keys);
+        }
+        let state = &ctx.client.record().key_wait;
+        state.store(state::WAITS, Ordering::Relaxed);
+    }
+}
 
-    /// In a cluster: notes since when this member serves each of the keys, which are in one slot.
-    fn note_place(&mut self) {
-        if self.shared.membership().is_none() {
-            return;
-        }
-        // Not a newer view: the look was made under this one.
-        let view = self.local.views.last();
-        let places = self.request.keys(self.table).map(|key| {
-            let route = key.hash.route(key.bytes);
-            (route, view.serves_since(key.table, route))
-        });
-        let most = match has_bug(Bug::FirstKeyIsAll) {
-            true => 1,
-            false => usize::MAX,
-        };
-        let places = places.take(most).collect();
-        if let Some(known) = &mut self.client.key_wait {
-            known.places = places;
-        }
+/// The keys that are waited for, in the order of the request; some may be equal.
+fn wait_keys(ctx: &Context<'_>, wait: &WaitFor) -> Vec<WaitKey> {
+    let most = if wait.first_key_alone { 1 } else { usize::MAX };
+    let keys = ctx.request.keys(ctx.table).take(most);
+    let keys = keys.map(|key| WaitKey {
+        table: key.table.0,
+        hash: key.hash.number(),
+        kind: wait.kind as u8,
+    });
+    keys.collect()
+}
+
+/// waiters::W4, for each key. The elements of a key that EXEC finds were not offered to waiters
+/// yet, as in Redis.
+fn may_take(ctx: &Context<'_>, keys: &[WaitKey]) -> Vec<bool> {
+    if ctx.local.in_exec {
+        return Vec::new();
+    }
+    let ticket = ctx.client.key_wait.as_ref().and_then(|known| known.ticket);
+    let waiters = &ctx.shared.waiters;
+    keys.iter()
+        .map(|key| waiters.is_first(ticket, *key))
+        .collect()
+}
+
+fn enter(ctx: &mut Context<'_>, keys: &[WaitKey], wait: &WaitFor, deadline_ms: u64) -> Done {
+    let mut keys = keys.to_vec();
+    keys.sort_unstable();
+    keys.dedup();
+    if keys.len() > KEYS_MAX {
+        return Err(format!("ERR a client can wait for {KEYS_MAX} different keys at most").into());
+    }
+    let waiters = &ctx.shared.waiters;
+    let (client, thread) = (ctx.client.id(), ctx.client.record().thread);
+    let ticket = waiters.ticket(client, thread as u32, wait.only_reads);
+    waiters.enter(ticket, &keys);
+    ctx.client.key_wait = Some(Box::new(KeyWait {
+        deadline_ms,
+        table: ctx.table,
+        ticket: Some(ticket),
+        keys,
+        places: Vec::new(),
+        last_ids: Vec::new(),
+    }));
+    Ok(())
+}
+
+/// In a cluster: notes since when this member serves each of the keys, which are in one slot.
+fn note_place(ctx: &mut Context<'_>) {
+    if ctx.shared.membership().is_none() {
+        return;
+    }
+    // Not a newer view: the look was made under this one.
+    let view = ctx.local.views.last();
+    let places = ctx.request.keys(ctx.table).map(|key| {
+        let route = key.hash.route(key.bytes);
+        (route, view.serves_since(key.table, route))
+    });
+    let most = match has_bug(Bug::FirstKeyIsAll) {
+        true => 1,
+        false => usize::MAX,
+    };
+    let places = places.take(most).collect();
+    if let Some(known) = &mut ctx.client.key_wait {
+        known.places = places;
     }
 }
 
@@ -290,7 +286,7 @@ fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, end: End) -> Done {
         deadline_ms: parse_timeout(guard, ctx.arg(ctx.request.args.len() - 1))?,
         late: write_null_array,
     };
-    ctx.take_or_wait(guard, &wait, |ctx, guard, may_take| {
+    take_or_wait(ctx, guard, &wait, |ctx, guard, may_take| {
         list::take_first(ctx, guard, (end, 1), may_take, |ctx, key, items| {
             let mut reply = ctx.reply.encoder();
             reply.array(2);
@@ -325,7 +321,7 @@ fn move_item(
             false => write_null_array,
         },
     };
-    ctx.take_or_wait(guard, &wait, |ctx, guard, may_take| {
+    take_or_wait(ctx, guard, &wait, |ctx, guard, may_take| {
         list::try_move(ctx, guard, ends, may_take)
     })
 }
@@ -357,7 +353,7 @@ pub(crate) fn blmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         deadline_ms,
         late: write_null_array,
     };
-    ctx.take_or_wait(guard, &wait, |ctx, guard, may_take| {
+    take_or_wait(ctx, guard, &wait, |ctx, guard, may_take| {
         let which = (end, wanted);
         list::take_first(ctx, guard, which, may_take, list::write_popped)
     })
@@ -371,7 +367,7 @@ fn zpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, highest: bool) -> Done {
         deadline_ms: parse_timeout(guard, ctx.arg(ctx.request.args.len() - 1))?,
         late: write_null_array,
     };
-    ctx.take_or_wait(guard, &wait, |ctx, guard, may_take| {
+    take_or_wait(ctx, guard, &wait, |ctx, guard, may_take| {
         let which = (highest, 1);
         zset::take_first(ctx, guard, which, may_take, |ctx, key, popped| {
             let mut reply = ctx.reply.encoder();
@@ -405,7 +401,7 @@ pub(crate) fn bzmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         deadline_ms,
         late: write_null_array,
     };
-    ctx.take_or_wait(guard, &wait, |ctx, guard, may_take| {
+    take_or_wait(ctx, guard, &wait, |ctx, guard, may_take| {
         let which = (highest, wanted);
         zset::take_first(ctx, guard, which, may_take, zset::write_popped)
     })

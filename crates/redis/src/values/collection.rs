@@ -5,6 +5,7 @@
 //!   is stored as a result has none. A collection without elements is removed.
 //! - C2: a command on a type refuses a value of another type, before it has any effect.
 
+use crate::command::cold;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YIELDS};
 use crate::command::events::{DEL, EventName, NEW};
 use crate::command::flag;
@@ -411,7 +412,7 @@ pub(crate) fn several_at_once(
     ctx.locked_for_room(guard, &places, |ctx, guard, room| {
         ctx.reply.truncate(start);
         ctx.client.effects.truncate(effects);
-        ctx.warm_own(guard)?;
+        cold::warm_own(ctx, guard)?;
         let read = |key: &Key<'_>| guard.read(key.table, key.hash, key.bytes);
         let found: Result<Vec<_>, Error> = keys.iter().map(read).collect();
         let found = found?;

@@ -18,6 +18,7 @@
 //!   table behind its database: versions of objects do not tell these apart.
 
 use super::collection::{Write, at_once, several_at_once, write_all};
+use crate::command::cold;
 use crate::command::context::{Context, Done, Failure, YIELDS};
 use crate::command::key::Key;
 use crate::state::progress::Progress;
@@ -40,27 +41,15 @@ pub(crate) struct Part {
     pub(crate) ends: Option<Instant>,
 }
 
-impl Context<'_> {
+impl Part {
     /// Begins a part: what is done already, and its clock.
-    pub(crate) fn begin_part(&mut self) -> (Progress, Part) {
-        let known = self.local.progress.take();
-        let time = self.local.scripts.share(PART, PART_MIN);
+    pub(crate) fn begin(ctx: &mut Context<'_>) -> (Progress, Part) {
+        let known = ctx.local.progress.take();
+        let time = ctx.local.scripts.share(PART, PART_MIN);
         let part = Part::of(known.as_ref(), time);
         (known.unwrap_or_default(), part)
     }
 
-    /// The part is over: the others run later.
-    pub(crate) fn end_part(&mut self, progress: Progress, done: usize, result: Vec<u8>) -> Failure {
-        self.local.progress = Some(Progress {
-            done,
-            result,
-            ..progress
-        });
-        YIELDS
-    }
-}
-
-impl Part {
     /// A part for which `time` is left beside others (C2). Without progress it has no end.
     pub(crate) fn of(progress: Option<&Progress>, time: Duration) -> Part {
         let now = Instant::now();
@@ -71,6 +60,21 @@ impl Part {
     pub(crate) fn is_over(&self) -> bool {
         self.ends.is_some_and(|ends| Instant::now() >= ends)
     }
+}
+
+/// The part is over: the others run later.
+pub(crate) fn end_part(
+    ctx: &mut Context<'_>,
+    progress: Progress,
+    done: usize,
+    result: Vec<u8>,
+) -> Failure {
+    ctx.local.progress = Some(Progress {
+        done,
+        result,
+        ..progress
+    });
+    YIELDS
 }
 
 /// The objects under some keys, and the stamps of the keys.
@@ -146,7 +150,7 @@ pub(crate) fn computed_at_once(
         .take_progress_of_values(ctx.table)
         .unwrap_or_default();
     while progress.runs < RUNS_MAX {
-        if let Err(failure) = ctx.warm_own(guard) {
+        if let Err(failure) = cold::warm_own(ctx, guard) {
             if failure.cold().is_some() && progress.goes_on() {
                 keep(ctx, progress); // cold::C4
             }

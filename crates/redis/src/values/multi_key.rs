@@ -4,6 +4,7 @@
 //! two readings, all values existed together at the moment between. If that fails repeatedly, the
 //! reader locks the keys too.
 
+use crate::command::cold;
 use crate::command::context::{Context, Done};
 use crate::command::events::SET;
 use crate::command::key::Key;
@@ -178,7 +179,7 @@ pub(crate) fn mset(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         return ctx.reply.ok();
     }
     ctx.locked(guard, room::of_pairs(&ctx.request.args), |ctx, guard| {
-        ctx.warm_own(guard)?;
+        cold::warm_own(ctx, guard)?;
         ctx.all_sound(guard)?;
         write_all(ctx, guard)
     })?;
@@ -200,7 +201,7 @@ pub(crate) fn msetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     }
     let mut wrote = false;
     ctx.locked(guard, room::of_pairs(&ctx.request.args), |ctx, guard| {
-        ctx.warm_own(guard)?;
+        cold::warm_own(ctx, guard)?;
         for key in ctx.request.keys(ctx.table) {
             if guard.read(key.table, key.hash, key.bytes)?.is_some() {
                 return Ok(());
@@ -261,7 +262,7 @@ pub(crate) fn del(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     }
     let mut removed = 0;
     ctx.locked(guard, room::of_removals(&ctx.request.args), |ctx, guard| {
-        ctx.warm_own(guard)?;
+        cold::warm_own(ctx, guard)?;
         ctx.all_sound(guard)?;
         for key in ctx.request.keys(ctx.table) {
             let outcome = guard.remove(key.table, key.hash, key.bytes)?;

@@ -4,7 +4,7 @@ use super::collection::{
     self, Write, at_once, change, encoded, parse_count, parse_keys, parse_random_count,
     random_places, read, typed, write_random,
 };
-use super::computed::{Part, computed_at_once};
+use super::computed::{Part, computed_at_once, end_part};
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::events::EventName;
 use crate::command::flag;
@@ -324,12 +324,12 @@ fn combine_then(
     found: &[Option<Object<'_>>],
     ends: impl FnOnce(&mut Context<'_>, &Members) -> Result<Vec<Write>, Failure>,
 ) -> Result<Vec<Write>, Failure> {
-    let (mut progress, part) = ctx.begin_part();
+    let (mut progress, part) = Part::begin(ctx);
     if combined(ctx, operation, found, (&mut progress, &part))? {
         return ends(ctx, &progress.members);
     }
     let done = progress.done;
-    Err(ctx.end_part(progress, done, Vec::new()))
+    Err(end_part(ctx, progress, done, Vec::new()))
 }
 
 fn combine(ctx: &mut Context<'_>, guard: &mut Guard<'_>, operation: Operation) -> Done {

@@ -3,7 +3,7 @@
 //! - R1: a consumer that asks in vain is written only if it is new, or was seen long ago: its
 //!   group is a part of the stream's value, and asking often must not write that often.
 
-use super::blocking::WaitFor;
+use super::blocking::{WaitFor, take_or_wait};
 use super::collection::{Root, Write, at_once, awaited, typed};
 use super::stream::{CONSUMER_MADE, parse_id, pending_bytes, write_entry, write_id};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
@@ -162,7 +162,7 @@ fn look_or_wait(
         },
         late: write_nothing,
     };
-    ctx.take_or_wait(guard, &wait, |ctx, guard, _| look(ctx, guard))
+    take_or_wait(ctx, guard, &wait, |ctx, guard, _| look(ctx, guard))
 }
 
 /// An entry of the reply; without content if it was deleted.

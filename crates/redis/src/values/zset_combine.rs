@@ -2,7 +2,7 @@
 //! every score is 1.
 
 use super::collection::{Write, encoded, parse_keys, typed};
-use super::computed::{Part, computed_at_once};
+use super::computed::{Part, computed_at_once, end_part};
 use super::set::{check_result, parse_limit};
 use super::zset::{event, parse_score, write_scored};
 use crate::command::context::{Context, Done, Failure, SYNTAX};
@@ -239,10 +239,10 @@ impl Query {
         found: &[Option<Object<'_>>],
         ends: impl FnOnce(&mut Context<'_>, Sorted<'_>) -> Result<Vec<Write>, Failure>,
     ) -> Result<Vec<Write>, Failure> {
-        let (progress, part) = ctx.begin_part();
+        let (progress, part) = Part::begin(ctx);
         match self.run(ctx, found, (&progress, &part))? {
             Combined::All(set) => ends(ctx, set),
-            Combined::Part(done, result) => Err(ctx.end_part(progress, done, result)),
+            Combined::Part(done, result) => Err(end_part(ctx, progress, done, result)),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::command::context::Context;
 use crate::command::flag;
 use crate::command::lookup::Resolved;
 use crate::command::reply::Reply;
+use crate::command::run;
 use crate::command::spec::{Kind, Request, Spec};
 use crate::command::store_access::Access;
 use crate::command::turn::Ending;
@@ -78,7 +79,7 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
                 local,
                 locked: false,
             };
-            let outcome = context.run(permit, Access::NoStore);
+            let outcome = run::run(&mut context, permit, Access::NoStore);
             if outcome.is_shown_again() {
                 return turn.show_again(turn.executed, outcome);
             }

@@ -12,7 +12,7 @@ use crate::command::routing::{self, NotServed};
 use crate::command::spec::{Kind, Request, Spec};
 use crate::command::store_access::Access;
 use crate::command::turn::Ending;
-use crate::command::{KEYS_KEPT, databases, locks};
+use crate::command::{KEYS_KEPT, databases, locks, run};
 use crate::membership::Membership;
 use crate::state::Shared;
 use crate::state::client::{Client, gate};
@@ -434,7 +434,7 @@ impl Step<'_> {
         if tracks && let Some(origin) = context.client.origin() {
             access.set_origin(origin);
         }
-        let outcome = context.run(permit, access.for_now());
+        let outcome = run::run(&mut context, permit, access.for_now());
         if tracks {
             access.set_origin(0); // others use the session too
         }
