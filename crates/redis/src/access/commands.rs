@@ -10,7 +10,7 @@ use crate::command::lookup::Resolved;
 use crate::command::permit::{self, Permit};
 use crate::command::refusal::{NO_AUTH, Refusal, denial_text, late_denial_text};
 use crate::command::row::*;
-use crate::command::spec::Spec;
+use crate::command::spec::{Request, Spec};
 use crate::command::turn::Ending;
 use crate::state::Shared;
 use crate::state::access::audit::Outcome;
@@ -126,9 +126,10 @@ pub(crate) fn refused_late(ctx: &Context<'_>, refusal: Refusal) -> Failure {
 /// a step before it. `None`: it is refused, and answered.
 pub(crate) fn permit_queued(
     ctx: &mut Context<'_>,
-    (spec, args): (&'static Spec, &Args<'_>),
+    request: &Request<'_>,
     table: TableId,
 ) -> Option<Permit> {
+    let (spec, args) = (request.spec, &request.args);
     let refusal = match Permit::check(spec, args, ctx.client, table, ctx.shared) {
         Ok(permit) => return Some(permit),
         Err(refusal) => refusal,

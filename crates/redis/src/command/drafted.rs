@@ -146,7 +146,8 @@ fn is_served(view: &View, draft: &Draft, list: Option<TabletsVersion>) -> bool {
 pub(crate) fn commit(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    (draft, list): (&Draft, Option<TabletsVersion>),
+    draft: &Draft,
+    list: Option<TabletsVersion>,
     more: &[KeyPlace],
     mut check: impl FnMut(&mut Context<'_>, &Guard<'_>, Option<&View>) -> Result<bool, Failure>,
 ) -> Result<bool, Failure> {
@@ -163,7 +164,7 @@ pub(crate) fn commit(
     // A step that has asked for a reservation locks what it has only read, too (R6).
     let locks_reads = ctx.local.scripts.has_asked(client) && !draft.all_met(|_, _, _| false);
     if draft.is_empty() && !locks_reads {
-        return commit_unlocked(ctx, guard, (draft, view), check);
+        return commit_unlocked(ctx, guard, draft, view, check);
     }
     let mut keys = draft.keys();
     keys.extend_from_slice(more);
@@ -188,7 +189,7 @@ pub(crate) fn commit(
         // No memory for the locks, or a table has gone.
         Err(Failure::Engine(_)) if draft.is_empty() => {
             guard.unlock_keys();
-            commit_unlocked(ctx, guard, (draft, view), check)
+            commit_unlocked(ctx, guard, draft, view, check)
         }
         done => done.map(|()| holds),
     }
@@ -199,7 +200,8 @@ pub(crate) fn commit(
 fn commit_unlocked(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    (draft, view): (&Draft, Option<&View>),
+    draft: &Draft,
+    view: Option<&View>,
     mut check: impl FnMut(&mut Context<'_>, &Guard<'_>, Option<&View>) -> Result<bool, Failure>,
 ) -> Result<bool, Failure> {
     let holds = check(ctx, guard, view)? && draft.still_holds(guard)?;

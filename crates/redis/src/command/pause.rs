@@ -3,7 +3,7 @@
 //! **Invariants**
 //! - P1: when `CLIENT PAUSE` is answered, no request that it delays takes effect until its end. A
 //!   request looks at the pause when it is admitted, and again when it begins anew after a wait
-//!   (`Context::begin_again`). One that enters the store by itself, as `EXEC` and scripts do, looks
+//!   (`run::begin_again`). One that enters the store by itself, as `EXEC` and scripts do, looks
 //!   at it in each of its guards: it may have waited at the store's door. The reply to `CLIENT
 //!   PAUSE` waits for the requests that have begun: those that were outside of the store meanwhile
 //!   begin anew (`Store::quiesce`). Not for its own `EXEC`, and not for the rest of
@@ -15,7 +15,7 @@
 use super::context::Context;
 use super::flag;
 use super::names::{Names, ScriptName};
-use super::spec::{Commands, Spec};
+use super::spec::{Commands, Request};
 use crate::state::Shared;
 use crate::state::client::Client;
 use crate::state::shared::commands::global;
@@ -23,31 +23,29 @@ use crate::state::transaction::queue::Transaction;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_config::clock;
 use duramen_script::Flags;
-use duramen_wire::resp::Args;
 
 /// The end of the `CLIENT PAUSE` that delays this request, if one does.
 pub(crate) fn waits(
     commands: &Commands,
-    (spec, args): (&Spec, &Args<'_>),
+    request: &Request<'_>,
     shared: &Shared,
     client: &Client,
 ) -> Option<u64> {
     if shared.commands.gate() & global::PAUSED == 0 || client.has_waited() {
         return None;
     }
-    end_of(commands, (spec, args), shared, client)
+    end_of(commands, request, shared, client)
 }
 
 /// Whether a pause that delays the request has begun since the request was admitted.
 pub(crate) fn has_begun(ctx: &Context<'_>) -> bool {
-    let request = (ctx.request.spec, &ctx.request.args);
-    !ctx.local.in_exec && has_begun_for(ctx.commands, request, ctx.shared, ctx.client)
+    !ctx.local.in_exec && has_begun_for(ctx.commands, &ctx.request, ctx.shared, ctx.client)
 }
 
 /// Whether a pause that delays this request, which is not in EXEC, has begun since it was admitted.
 pub(crate) fn has_begun_for(
     commands: &Commands,
-    request: (&Spec, &Args<'_>),
+    request: &Request<'_>,
     shared: &Shared,
     client: &Client,
 ) -> bool {
@@ -82,19 +80,19 @@ fn is_looked_at(shared: &Shared) -> bool {
 /// The end of the pause that delays this request, if one does.
 fn end_of(
     commands: &Commands,
-    (spec, args): (&Spec, &Args<'_>),
+    request: &Request<'_>,
     shared: &Shared,
     client: &Client,
 ) -> Option<u64> {
-    if spec.has(flag::UNPAUSES) {
+    if request.spec.has(flag::UNPAUSES) {
         return None;
     }
-    end(shared, || match spec.has(flag::RUNS_QUEUE) {
+    end(shared, || match request.spec.has(flag::RUNS_QUEUE) {
         true => {
             let queue = client.transaction.as_ref();
             queue.is_some_and(|queue| queue_may_write(commands, queue, shared))
         }
-        false => !client.in_multi() && may_write(spec, args, shared),
+        false => !client.in_multi() && may_write(request, shared),
     })
 }
 
@@ -108,18 +106,18 @@ fn end(shared: &Shared, may_write: impl FnOnce() -> bool) -> Option<u64> {
 /// queued.
 fn queue_may_write(commands: &Commands, queue: &Transaction, shared: &Shared) -> bool {
     let mut requests = queue.requests(commands);
-    requests.any(|(spec, args)| may_write(spec, &args, shared))
+    requests.any(|request| may_write(&request, shared))
 }
 
 /// Whether a request waits for the end of `CLIENT PAUSE … WRITE`.
-pub(crate) fn may_write(spec: &Spec, args: &Args<'_>, shared: &Shared) -> bool {
-    spec.has(flag::WRITE | flag::MAY_REPLICATE) && !declares_no_writes(shared, spec, args)
+pub(crate) fn may_write(request: &Request<'_>, shared: &Shared) -> bool {
+    request.spec.has(flag::WRITE | flag::MAY_REPLICATE) && !declares_no_writes(request, shared)
 }
 
 /// Whether a request runs a script or a function, and that says of itself that it writes nothing.
-fn declares_no_writes(shared: &Shared, spec: &Spec, args: &Args<'_>) -> bool {
-    let named = args.get(1).unwrap_or_default();
-    let flags = match spec.names {
+fn declares_no_writes(request: &Request<'_>, shared: &Shared) -> bool {
+    let named = request.arg(1);
+    let flags = match request.spec.names {
         Names::Script(ScriptName::Text) => Some(Flags::of(named)),
         Names::Script(ScriptName::Digest) => {
             shared.scripts.cache.get(named).map(|script| script.flags)

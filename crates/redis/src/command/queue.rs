@@ -2,19 +2,19 @@
 
 use super::GROUP_KEYS;
 use super::flag;
-use super::spec::{Commands, Spec};
+use super::spec::{Commands, Request};
 use crate::state::transaction::queue::Transaction;
 use duramen_engine::KeyHash;
-use duramen_wire::resp::Args;
 
 impl Transaction {
-    /// The requests with their commands.
-    pub(crate) fn requests(
-        &self,
-        commands: &Commands,
-    ) -> impl Iterator<Item = (&'static Spec, Args<'_>)> {
+    /// The requests with their commands, without the hashes of their keys.
+    pub(crate) fn requests(&self, commands: &Commands) -> impl Iterator<Item = Request<'_>> {
         let numbers = self.commands.iter().enumerate();
-        numbers.map(move |(n, number)| (commands.row(*number), self.queue.args(n, &[])))
+        numbers.map(move |(n, number)| Request {
+            spec: commands.row(*number),
+            args: self.queue.args(n, &[]),
+            hashes: &[],
+        })
     }
 
     /// The number of keys that it uses; `None`: some of its commands may take long, whatever their

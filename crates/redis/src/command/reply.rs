@@ -3,7 +3,7 @@
 use super::outcome::{Done, Failure};
 use duramen_wire::resp::{Encoder, Protocol, Room};
 
-/// What a turn keeps of its replies from one request to the next.
+/// The part of a reply that stays from one request of a turn to the next.
 #[derive(Debug)]
 pub(crate) struct ReplyState {
     /// The limit of the whole output (`output-limit`).
@@ -147,6 +147,12 @@ impl<'a> Reply<'a> {
     /// Sets whether a value was omitted; returns what was set before.
     pub(crate) fn set_exceeded(&mut self, exceeded: bool) -> bool {
         std::mem::replace(&mut self.state.room.exceeded, exceeded)
+    }
+
+    /// Takes back a reply that may have been too long: it is written anew, or not at all.
+    pub(crate) fn take_back(&mut self, start: usize) {
+        self.out.truncate(start);
+        self.state.room.exceeded = false;
     }
 
     /// Takes the reply back whose start is there, if it does not fit.

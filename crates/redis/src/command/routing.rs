@@ -20,8 +20,9 @@
 
 use super::context::{Context, Failure};
 use super::flag;
+use super::key::Key;
 use super::outcome::Unfinished;
-use super::spec::{Kind, Spec};
+use super::spec::{Kind, Request, Spec};
 use crate::membership::Membership;
 use crate::state::Shared;
 use crate::state::client::Client;
@@ -31,7 +32,6 @@ use duramen_base::ids::{RouteHash, TableId};
 use duramen_config::clock;
 use duramen_engine::{Guard, KeyHash};
 use duramen_node::{Route, View};
-use duramen_wire::resp::Args;
 use std::sync::Arc;
 
 /// How long a request waits until a server serves its keys, in milliseconds: shorter than the
@@ -109,17 +109,11 @@ pub(crate) fn has_left(view: &View, table: TableId, channel: &[u8], hash: KeyHas
 
 /// Whether one key is served here. `has_tls`: the client's connection, for a redirection (R3).
 #[inline]
-pub(crate) fn one(
-    view: &View,
-    table: TableId,
-    key: &[u8],
-    hash: KeyHash,
-    has_tls: bool,
-) -> Result<(), NotServed> {
-    let route = hash.route(key);
-    match view.route(table, route) {
+pub(crate) fn one(view: &View, key: Key<'_>, has_tls: bool) -> Result<(), NotServed> {
+    let route = key.hash.route(key.bytes);
+    match view.route(key.table, route) {
         Route::Serve => Ok(()),
-        other => Err(not_served(other, table, route, has_tls)),
+        other => Err(not_served(other, key.table, route, has_tls)),
     }
 }
 
@@ -188,20 +182,19 @@ impl<'v> RouteSearch<'v> {
     }
 }
 
-/// Whether all keys of a request are served here. `hashes`: those of its keys, or none if there are
-/// too many to have been hashed before. `has_tls`: as in [`one`].
+/// Whether all keys of a request are served here. `has_tls`: as in [`one`]. Without a guard only
+/// keys are looked at that are hashed.
 pub(crate) fn find(
-    (view, has_tls): (&View, bool),
+    view: &View,
+    has_tls: bool,
     guard: Option<&Guard<'_>>,
     table: TableId,
-    spec: &Spec,
-    args: &Args<'_>,
-    hashes: &[KeyHash],
+    request: &Request<'_>,
 ) -> Result<(), NotServed> {
     let mut search = RouteSearch::new(view, has_tls);
-    for (n, at) in spec.key_positions(args).enumerate() {
-        let key = args.get(at).unwrap_or_default();
-        match (hashes.get(n), guard) {
+    for (n, at) in request.key_positions().enumerate() {
+        let key = request.arg(at);
+        match (request.hashes.get(n), guard) {
             (Some(hash), _) => search.key(table, key, *hash),
             (None, Some(guard)) => search.key(table, key, guard.hash(key)),
             (None, None) => {} // it is checked under its guard

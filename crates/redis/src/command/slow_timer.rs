@@ -57,7 +57,8 @@ pub(crate) fn group_took(
     shared: &Shared,
     local: &mut Local,
     client: &Client,
-    (spec, first): (Option<&Spec>, &Args<'_>),
+    spec: Option<&Spec>,
+    first: &Args<'_>,
     took_ns: u64,
     requests: u64,
 ) {

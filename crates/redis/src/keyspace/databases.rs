@@ -13,6 +13,7 @@ use crate::command::cold;
 use crate::command::context::{Context, Done, Failure, SYNTAX, YIELDS};
 use crate::command::databases::{self, in_range, parse_db, parse_index, table_for, table_in};
 use crate::command::growth::Planned;
+use crate::command::key::Key;
 use crate::command::room::Planner;
 use crate::command::routing::{self, NotServed, UNSERVED};
 use crate::command::row::*;
@@ -257,9 +258,14 @@ fn flush_table(
             Ok((next, _)) => next,
             Err(error) => return (Err(error.into()), cursor),
         };
-        let done = keys
-            .iter()
-            .try_for_each(|(hash, key)| remove(ctx, member, &mut guard, table, *hash, key));
+        let done = keys.iter().try_for_each(|(hash, key)| {
+            let key = Key {
+                table,
+                hash: *hash,
+                bytes: key,
+            };
+            remove(ctx, member, &mut guard, key)
+        });
         ctx.client.settle(&mut guard, level);
         if let Err(error) = done {
             return (Err(error), cursor);
@@ -273,22 +279,15 @@ fn flush_table(
 }
 
 /// Removes a key if it is served here. An error if that is not decided now.
-fn remove(
-    ctx: &mut Context<'_>,
-    member: &Membership,
-    guard: &mut Guard<'_>,
-    table: TableId,
-    hash: KeyHash,
-    key: &[u8],
-) -> Done {
+fn remove(ctx: &mut Context<'_>, member: &Membership, guard: &mut Guard<'_>, key: Key<'_>) -> Done {
     loop {
         // Where else the key may be does not matter.
-        match routing::one(ctx.local.view(member, guard), table, key, hash, false) {
+        match routing::one(ctx.local.view(member, guard), key, false) {
             Err(NotServed::NotNow(UNSERVED)) => return Err(Failure::Text(MOVED_MEANWHILE)),
             Err(_) => return Ok(()),
             Ok(()) => {}
         }
-        match guard.remove(table, hash, key) {
+        match guard.remove(key.table, key.hash, key.bytes) {
             // The guard has left the store, and the view has changed or is about to.
             Err(Error::TryAgain) => guard.pin_mut().renew(),
             done => return Ok(done.map(|_| ())?),

@@ -4,7 +4,7 @@
 //! - K1: the table behind a database is looked up under the guard with which the
 //!   command uses it. SWAPDB is exclusive in the store, so it runs during no guard. But a guard may
 //!   have left the store meanwhile, to search for memory or to release its keys. It then gets
-//!   `Error::TryAgain`, and the command looks the table up again ([`Context::run`]).
+//!   `Error::TryAgain`, and the command looks the table up again ([`run::run`]).
 
 use crate::command::cold;
 use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
@@ -222,15 +222,9 @@ fn transfer(ctx: &mut Context<'_>, access: Access<'_, '_>, target: &Target<'_>) 
             };
             let (from, to) = (guard.hash(ctx.arg(1)), guard.hash(target.key));
             if let Some(member) = ctx.shared.membership() {
-                let view = (&**ctx.local.view(member, &mut guard), ctx.client.has_tls());
-                routing::find(
-                    view,
-                    None,
-                    ctx.table,
-                    ctx.request.spec,
-                    &ctx.request.args,
-                    &[from, to],
-                )?;
+                let view = ctx.local.view(member, &mut guard);
+                let has_tls = ctx.client.has_tls();
+                routing::find(view, has_tls, Some(&guard), ctx.table, &ctx.request)?;
             }
             guard.rewrites(target.moves);
             let keys = [(ctx.table, from), (table, to)];

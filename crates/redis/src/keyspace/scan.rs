@@ -86,24 +86,31 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let mut reply = Encoder::new(&mut found, ctx.client.protocol);
     let (from, count) = (options.cursor, options.count);
     let in_parts = ctx.client.take_in_parts();
-    let step = (KEYS_PER_STEP, in_parts);
     let mut matching = 0;
     note_walked(ctx, 0, 0)?;
-    let next = walk(guard, ctx.table, from, count, step, |object| {
-        let pattern = options.pattern.as_ref();
-        let wanted = pattern.is_none_or(|pattern| pattern.matches(object.key));
-        let kind = options.kind.as_ref();
-        let is_of_kind = kind.is_none_or(|kind| type_name(&object).as_bytes() == kind);
-        if wanted && is_of_kind && own.has(guard, object.key) {
-            keys += 1;
-            reply.bulk(object.key);
-        } else if pattern.is_none() {
-            return 0;
-        }
-        let steps = pattern.map_or(object.key.len(), |pattern| pattern.steps(object.key.len()));
-        matching += steps;
-        steps
-    });
+    let next = walk(
+        guard,
+        ctx.table,
+        from,
+        count,
+        KEYS_PER_STEP,
+        in_parts,
+        |object| {
+            let pattern = options.pattern.as_ref();
+            let wanted = pattern.is_none_or(|pattern| pattern.matches(object.key));
+            let kind = options.kind.as_ref();
+            let is_of_kind = kind.is_none_or(|kind| type_name(&object).as_bytes() == kind);
+            if wanted && is_of_kind && own.has(guard, object.key) {
+                keys += 1;
+                reply.bulk(object.key);
+            } else if pattern.is_none() {
+                return 0;
+            }
+            let steps = pattern.map_or(object.key.len(), |pattern| pattern.steps(object.key.len()));
+            matching += steps;
+            steps
+        },
+    );
     let (next, looked) = cold::note_colds(ctx, guard, in_parts, next)?;
     note_walked(ctx, looked, matching)?;
     let mut reply = ctx.reply.encoder();
@@ -124,7 +131,8 @@ pub(crate) fn walk(
     table: TableId,
     mut cursor: u64,
     count: usize,
-    (per_step, in_parts): (usize, bool),
+    per_step: usize,
+    in_parts: bool,
     mut show: impl FnMut(Object<'_>) -> usize,
 ) -> Result<(u64, usize), Error> {
     let (mut left, mut found_bytes, mut looked) = (count.max(1), 0, 0);

@@ -25,6 +25,7 @@ use duramen_types::{Text, Type, count, each, find_at_most_once};
 use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 use std::cmp::Ordering;
+use std::ops::Range;
 use std::time::Instant;
 
 #[rustfmt::skip] // They are rows of a table.
@@ -256,7 +257,8 @@ fn weigh<'g>(
     ctx: &mut Context<'_>,
     guard: &Guard<'_>,
     element: Text<'g>,
-    (options, pattern): (&Options<'_>, &[u8]),
+    options: &Options<'_>,
+    pattern: &[u8],
     searched: &mut u64,
 ) -> Result<Weighted<'g>, Failure> {
     let text = look_up(ctx, guard, pattern, &element.bytes(), searched)?;
@@ -307,15 +309,11 @@ fn number_keys(elements: &[Text<'_>]) -> Result<Vec<u64>, Failure> {
     elements.iter().map(key).collect()
 }
 
-/// The elements from `start` to `end`, in order. Only these are sorted. The order is total, so
+/// The elements of a range, in order. Only these are sorted. The order is total, so
 /// nothing depends on the order in which they came.
-fn within<T>(
-    mut all: Vec<T>,
-    (start, end): (usize, usize),
-    order: impl Fn(&T, &T) -> Ordering,
-) -> Vec<T> {
-    let end = end.min(all.len());
-    let start = start.min(end);
+fn within<T>(mut all: Vec<T>, range: Range<usize>, order: impl Fn(&T, &T) -> Ordering) -> Vec<T> {
+    let end = range.end.min(all.len());
+    let start = range.start.min(end);
     if end == start {
         return Vec::new();
     }
@@ -350,13 +348,13 @@ impl Options<'_> {
     }
 
     /// The first element of the result, and the one behind it.
-    fn range(&self, elements: usize) -> (usize, usize) {
+    fn range(&self, elements: usize) -> Range<usize> {
         let Some((start, count)) = self.limit else {
-            return (0, elements);
+            return 0..elements;
         };
         let start = usize::try_from(start).unwrap_or(0).min(elements);
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        (start, start.saturating_add(count).min(elements))
+        start..start.saturating_add(count).min(elements)
     }
 
     /// The elements within the limit, sorted by themselves.
@@ -387,7 +385,7 @@ impl Options<'_> {
         let mut weighted = Vec::with_capacity(elements.len());
         let mut bytes = 0;
         for element in elements {
-            let next = weigh(ctx, guard, element, (self, pattern), searched)?;
+            let next = weigh(ctx, guard, element, self, pattern, searched)?;
             bytes += next.text.as_ref().map_or(0, Vec::len);
             if bytes > ctx.reply.bytes_max() {
                 return Err(TOO_LONG_WEIGHTS);
@@ -414,18 +412,16 @@ impl Options<'_> {
             }
             Some(_) => {}
         }
-        let (start, end) = self.range(elements.len());
+        let range = self.range(elements.len());
         if !is_ordered {
             // The result is the same each time.
-            return Ok(within(elements, (start, end), |a, b| {
-                self.directed(a.compare(b))
-            }));
+            return Ok(within(elements, range, |a, b| self.directed(a.compare(b))));
         }
         if self.descending {
             elements.reverse();
         }
-        elements.truncate(end);
-        elements.drain(..start);
+        elements.truncate(range.end);
+        elements.drain(..range.start);
         Ok(elements)
     }
 }
@@ -688,8 +684,7 @@ mod tests {
             };
             options.directed(order.then_with(|| a.as_bytes().cmp(b.as_bytes())))
         });
-        let (start, end) = options.range(all.len());
-        all[start..end].to_vec()
+        all[options.range(all.len())].to_vec()
     }
 
     #[test]

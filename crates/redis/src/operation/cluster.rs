@@ -461,15 +461,15 @@ fn walk(
     ctx: &mut Context<'_>,
     access: Access<'_, '_>,
     range: &KeyRange,
-    (most, encodes): (usize, bool),
+    most: usize,
+    encodes: bool,
 ) -> Result<Walk, Failure> {
     let member = member(ctx)?;
     let Some(table) = ctx.shared.commands.table(0) else {
         return Ok(Walk::default());
     };
     let mut walk = ctx.client.take_walk(table);
-    let (goes_on, mut looked) = (walk.cursor != 0, 0);
-    let in_parts = ctx.client.take_in_parts();
+    let (goes_on, in_parts, mut looked) = (walk.cursor != 0, ctx.client.take_in_parts(), 0);
     let mut step = |ctx: &mut Context<'_>, guard: &mut Guard<'_>| {
         let view = Arc::clone(ctx.local.view(member, guard));
         let before = (walk.keys, walk.found.len());
@@ -532,7 +532,7 @@ fn walk(
 pub(crate) fn countkeysinslot(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     member(ctx)?;
     let range = slot_range(ctx.arg(2), Failure::Text("ERR Invalid slot"))?;
-    let walk = walk(ctx, access, &range, (usize::MAX, false))?;
+    let walk = walk(ctx, access, &range, usize::MAX, false)?;
     ctx.reply.integer(walk.keys as i64)
 }
 
@@ -547,7 +547,7 @@ pub(crate) fn getkeysinslot(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Do
     let count = count.min(KEYS_MAX) as usize;
     let mut walked = Walk::default();
     if count > 0 {
-        walked = walk(ctx, access, &range, (count, true))?;
+        walked = walk(ctx, access, &range, count, true)?;
     }
     ctx.reply.encoder().array(walked.keys);
     ctx.reply.append(&walked.found);

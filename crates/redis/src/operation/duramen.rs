@@ -349,26 +349,33 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let (mut found, mut objects) = (Vec::new(), 0);
     let mut reply = Encoder::new(&mut found, ctx.client.protocol);
     let in_parts = ctx.client.take_in_parts();
-    let step = (VALUES_PER_STEP, in_parts);
     let mut matching = 0;
     note_walked(ctx, 0, 0)?;
-    let next = walk(guard, ctx.table, cursor, count, step, |object| {
-        let pattern = pattern.as_ref();
-        let steps = pattern.map_or(0, |pattern| pattern.steps(object.key.len()));
-        matching += steps;
-        let wanted = pattern.is_none_or(|pattern: &Pattern| pattern.matches(object.key));
-        if let Ok(value) = object.string()
-            && wanted
-            && own.has(guard, object.key)
-        {
-            objects += 1;
-            reply.bulk(object.key);
-            reply.bulk(value);
-            reply.integer(object.version as i64);
-            return object.key.len() + object.value.len();
-        }
-        steps
-    });
+    let next = walk(
+        guard,
+        ctx.table,
+        cursor,
+        count,
+        VALUES_PER_STEP,
+        in_parts,
+        |object| {
+            let pattern = pattern.as_ref();
+            let steps = pattern.map_or(0, |pattern| pattern.steps(object.key.len()));
+            matching += steps;
+            let wanted = pattern.is_none_or(|pattern: &Pattern| pattern.matches(object.key));
+            if let Ok(value) = object.string()
+                && wanted
+                && own.has(guard, object.key)
+            {
+                objects += 1;
+                reply.bulk(object.key);
+                reply.bulk(value);
+                reply.integer(object.version as i64);
+                return object.key.len() + object.value.len();
+            }
+            steps
+        },
+    );
     let (next, looked) = cold::note_colds(ctx, guard, in_parts, next)?;
     note_walked(ctx, looked, matching)?;
     let mut reply = ctx.reply.encoder();

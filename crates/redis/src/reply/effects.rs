@@ -6,7 +6,7 @@
 //!   may be sent: no subscriber hears of a write that is less durable than the reply requires. If
 //!   the replies become errors instead, because the log has failed, the effects are dropped.
 //! - E2: a request that parks or is shown again has added none: they are cut off together with its
-//!   reply (`Context::run`). A request that fails keeps those of what it has done: an event is
+//!   reply (`run::run`). A request that fails keeps those of what it has done: an event is
 //!   added after the change of which it tells.
 //! - E3: effects do not depend on the connection: if it is closed while they wait, they are
 //!   released later, without the reply.

@@ -71,7 +71,7 @@ fn evaluate(ctx: &mut Context<'_>, access: Access<'_, '_>, by_name: bool, read_o
     };
     let flags = script.flags;
     let program = Program::Script(script);
-    script_run::run(ctx, access, (&program, flags), keys, read_only)
+    script_run::run(ctx, access, &program, flags, keys, read_only)
 }
 
 pub(crate) fn eval(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {

@@ -73,7 +73,7 @@ fn run(ctx: &mut Context<'_>, access: Access<'_, '_>, read_only: bool) -> Done {
         library: Arc::clone(&library.text),
         name: function.name.clone(),
     };
-    script_run::run(ctx, access, (&program, function.flags), keys, read_only)
+    script_run::run(ctx, access, &program, function.flags, keys, read_only)
 }
 
 pub(crate) fn fcall(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {

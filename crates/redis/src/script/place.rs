@@ -2,10 +2,9 @@
 
 use crate::command::context::{Context, Done};
 use crate::command::routing::{self, NotServed, RouteSearch};
-use crate::command::spec::Spec;
-use duramen_engine::{Guard, KeyHash, TableId};
+use crate::command::spec::Request;
+use duramen_engine::{Guard, TableId};
 use duramen_node::View;
-use duramen_wire::resp::Args;
 use std::sync::Arc;
 
 /// Whether this member serves the declared keys. `placed`: their table, and the view by which it
@@ -23,15 +22,8 @@ pub(crate) fn check_place(
     if placed.as_ref().is_some_and(is_same) {
         return Ok(());
     }
-    let told = (&*view, ctx.client.has_tls());
-    routing::find(
-        told,
-        Some(guard),
-        ctx.table,
-        ctx.request.spec,
-        &ctx.request.args,
-        &[],
-    )?;
+    let has_tls = ctx.client.has_tls();
+    routing::find(&view, has_tls, Some(guard), ctx.table, &ctx.request)?;
     *placed = Some((ctx.table, view));
     Ok(())
 }
@@ -41,11 +33,9 @@ pub(crate) fn check_place(
 pub(crate) fn place(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    spec: &Spec,
-    args: &Args<'_>,
-    hashes: &[KeyHash],
+    command: &Request<'_>,
 ) -> Result<(), NotServed> {
-    if hashes.is_empty() {
+    if command.hashes.is_empty() {
         return Ok(());
     }
     let Some(view) = ctx.view(guard) else {
@@ -56,9 +46,9 @@ pub(crate) fn place(
         let key = ctx.arg(at);
         search.key(ctx.table, key, guard.hash(key));
     }
-    let table = routing::table_of(spec, ctx.table, ctx.shared);
-    for (hash, at) in hashes.iter().zip(spec.key_positions(args)) {
-        search.key(table, args.get(at).unwrap_or_default(), *hash);
+    let table = routing::table_of(command.spec, ctx.table, ctx.shared);
+    for key in command.keys(table) {
+        search.key(key.table, key.bytes, key.hash);
     }
     search.outcome()
 }

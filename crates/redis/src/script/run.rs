@@ -23,7 +23,7 @@ use crate::command::outcome::{Abandoned, aborted};
 use crate::command::permit::Permit;
 use crate::command::refusal::{NO_AUTH, Refusal, denial_text};
 use crate::command::routing::NotServed;
-use crate::command::spec::{Request, Spec};
+use crate::command::spec::Request;
 use crate::command::store_access::Access;
 use crate::command::{GROUP_KEYS, databases as places, pause, run};
 use crate::monitor;
@@ -41,7 +41,7 @@ use duramen_base::ids::{Level, TabletsVersion};
 use duramen_config::{clock, seldom};
 use duramen_engine::{Draft, Guard, KeyHash, Session, TableId};
 use duramen_script::{Answer, Arguments, Event, Flags, Job, Outcome, Program, Script};
-use duramen_wire::resp::{Args, Protocol};
+use duramen_wire::resp::Protocol;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -108,7 +108,8 @@ pub(crate) fn machine(ctx: &mut Context<'_>) -> Result<Interpreter, Failure> {
 pub(crate) fn run(
     ctx: &mut Context<'_>,
     access: Access<'_, '_>,
-    (program, flags): (&Program, Flags),
+    program: &Program,
+    flags: Flags,
     keys: usize,
     read_only: bool,
 ) -> Done {
@@ -331,8 +332,8 @@ fn run_by_itself(
     }
     let client = ctx.client.id();
     let began = Instant::now();
-    let running = running_of(ctx, session, call, by_ro)?;
-    let done = run_to_its_end(ctx, session, call, (running, effects));
+    let (running, slice) = running_of(ctx, session, call, by_ro)?;
+    let done = run_to_its_end(ctx, session, call, running, slice, effects);
     if ctx.shared.commands.is_reserving(client) {
         ctx.local.scripts.ran_reserved(began.elapsed());
     }
@@ -344,7 +345,9 @@ fn run_to_its_end(
     ctx: &mut Context<'_>,
     session: &mut Session,
     call: &Call<'_>,
-    ((mut running, mut slice), effects): ((Box<Running>, Duration), usize),
+    mut running: Box<Running>,
+    mut slice: Duration,
+    effects: usize,
 ) -> Done {
     let done = loop {
         let ended = {
@@ -354,7 +357,7 @@ fn run_to_its_end(
             };
             let ended = match pause::has_begun(ctx) {
                 true => Ok(Ended::AgainLater), // pause::P1
-                false => attempt(ctx, &mut guard, call, (&mut running, slice)),
+                false => attempt(ctx, &mut guard, call, &mut running, slice),
             };
             guard.end_draft();
             if let Err(failure) = &ended
@@ -462,7 +465,8 @@ fn attempt(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     call: &Call<'_>,
-    (running, slice): (&mut Running, Duration),
+    running: &mut Running,
+    slice: Duration,
 ) -> Result<Ended, Failure> {
     check_place(ctx, guard, &mut running.placed)?;
     let program = (call.program, call.flags);
@@ -483,7 +487,7 @@ fn attempt(
         }
     };
     guard.begin_draft(draft);
-    let driven = drive(ctx, guard, call, (running, slice));
+    let driven = drive(ctx, guard, call, running, slice);
     let mut draft = guard.end_draft().unwrap_or_else(|| Box::new(Draft::new(0)));
     match driven? {
         Driven::Suspended => {
@@ -497,7 +501,7 @@ fn attempt(
                 tracking::note_reads_again(ctx, &mut draft);
             }
             running.little = draft.rewrites();
-            let committed = commit(ctx, guard, (&draft, running.list))?;
+            let committed = commit(ctx, guard, &draft, running.list)?;
             if guard.notes().has_replaced() {
                 ctx.notify_replaced(guard.notes().take_replaced(), start);
             }
@@ -526,9 +530,10 @@ fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
 fn commit(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    (draft, list): (&Draft, Option<TabletsVersion>),
+    draft: &Draft,
+    list: Option<TabletsVersion>,
 ) -> Result<bool, Failure> {
-    let holds = drafted::commit(ctx, guard, (draft, list), &[], |_, _, _| Ok(true))?;
+    let holds = drafted::commit(ctx, guard, draft, list, &[], |_, _, _| Ok(true))?;
     if holds && !draft.is_empty() {
         let tables: Vec<TableId> = draft.changed_tables().collect();
         let level = tables.iter().fold(ctx.level(), |level, table| {
@@ -552,7 +557,8 @@ fn drive(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     call: &Call<'_>,
-    (running, slice): (&mut Running, Duration),
+    running: &mut Running,
+    slice: Duration,
 ) -> Result<Driven, Failure> {
     let Some(mut machine) = running.machine.take() else {
         unreachable!("a run has an interpreter");
@@ -578,7 +584,7 @@ fn drive(
                 Answer::GoOn
             }
             Event::Allowed { args } => Answer::Reply(allowed(ctx, &args)),
-            Event::Call { args, resp3 } => match command(ctx, guard, call, (&args, resp3)) {
+            Event::Call { args, resp3 } => match command(ctx, guard, call, &args, resp3) {
                 Ok(Called::Replied(reply)) => Answer::Reply(reply),
                 Ok(Called::NeedsTable(db)) => break Ok(Driven::NeedsTable(db)),
                 Err(failure) => break Err(failure),
@@ -611,11 +617,12 @@ fn command(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     call: &Call<'_>,
-    (texts, resp3): (&Arguments, bool),
+    texts: &Arguments,
+    resp3: bool,
 ) -> Result<Called, Failure> {
     let mut tables = std::mem::take(&mut ctx.local.scripts.command);
     let called = match tables.requests.push_slices(texts.iter()) {
-        true => command_in(ctx, guard, call, (&mut tables, resp3)),
+        true => command_in(ctx, guard, call, &mut tables, resp3),
         false => Ok(Called::Replied(error("ERR the arguments are too long"))),
     };
     tables.requests.clear();
@@ -630,8 +637,10 @@ fn command_in(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     call: &Call<'_>,
-    (Command { requests, hashes }, resp3): (&mut Command, bool),
+    tables: &mut Command,
+    resp3: bool,
 ) -> Result<Called, Failure> {
+    let Command { requests, hashes } = tables;
     let args = requests.args(0, &[]);
     let spec = match resolve(ctx.commands, &args) {
         Ok(spec) => spec,
@@ -654,7 +663,8 @@ fn command_in(
     };
     let keys = spec.key_positions(&args);
     hashes.extend(keys.map(|at| guard.hash(args.get(at).unwrap_or_default())));
-    let permit = match admit(ctx, guard, call, spec, &args, hashes)? {
+    let request = Request { spec, args, hashes };
+    let permit = match admit(ctx, guard, call, &request)? {
         Ok(permit) => permit,
         Err(text) => return Ok(Called::Replied(error(&text))),
     };
@@ -668,7 +678,7 @@ fn command_in(
         monitor::feed_script(ctx.shared, ctx.client, spec, &args);
     }
     let mut inner = Context {
-        request: Request { spec, args, hashes },
+        request,
         commands: ctx.commands,
         reply: ctx.reply.apart(&mut out, ctx.client.protocol()),
         client: &mut *ctx.client,
@@ -691,10 +701,9 @@ fn admit(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     call: &Call<'_>,
-    spec: &'static Spec,
-    args: &Args<'_>,
-    hashes: &[KeyHash],
+    request: &Request<'_>,
 ) -> Result<Result<Permit, String>, Failure> {
+    let (spec, args) = (request.spec, &request.args);
     if spec.is_refused() {
         let Some(reason) = refusal(spec) else {
             return Ok(Err(
@@ -735,7 +744,7 @@ fn admit(
     if spec.is_audited(ctx.local.audited) {
         audit::record(ctx.shared, ctx.client, spec, args, Audited::Allowed);
     }
-    match place(ctx, guard, spec, args, hashes) {
+    match place(ctx, guard, request) {
         Ok(()) => Ok(Ok(permit)),
         // The script, which has had no effect, waits for the owner and runs again.
         Err(not_now @ NotServed::NotNow(_)) => Err(not_now.into()),
@@ -760,7 +769,7 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
     let slice = ctx.local.scripts.first_slice();
     let (mut running, _) = begin(ctx, call, slice)?;
     let ended = loop {
-        match drive(ctx, guard, call, (&mut running, slice)) {
+        match drive(ctx, guard, call, &mut running, slice) {
             Ok(Driven::Suspended) if before + clock::thread_time() - started < took_max => {}
             Ok(Driven::Suspended) => break Err(Abandoned::Failed(TOO_LONG_IN_EXEC.into())),
             Ok(Driven::NeedsTable(db)) => break Err(Abandoned::NeedsTable(db)),

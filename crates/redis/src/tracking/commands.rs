@@ -13,7 +13,7 @@
 //!   so for ever.
 //! - T4: a script or EXEC that runs again on a new draft begins to read its keys again: before its
 //!   first read, the client is forgotten under the keys where only its run before has remembered it
-//!   ([`Context::untrack`]). When its request has ended there are none ([`Client::end_caching`]).
+//!   ([`untrack`]). When its request has ended there are none ([`Client::end_caching`]).
 
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::flag;

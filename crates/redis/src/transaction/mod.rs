@@ -29,7 +29,7 @@ use crate::command::permit::Permit;
 use crate::command::room::Planner;
 use crate::command::routing::{self, RouteSearch};
 use crate::command::row::*;
-use crate::command::spec::{Commands, Spec};
+use crate::command::spec::{Commands, Request, Spec};
 use crate::command::store_access::Access;
 use crate::command::turn::Ending;
 use crate::command::{KEYS_KEPT, cold, databases, pause};
@@ -80,6 +80,16 @@ impl<'t> Queue<'t> {
         self.transaction.queue.args(n, &[])
     }
 
+    /// The request of step `n`.
+    #[inline]
+    fn request(self, n: usize, step: &Step) -> Request<'t> {
+        Request {
+            spec: self.spec(step),
+            args: self.args(n),
+            hashes: self.hashes_of(n),
+        }
+    }
+
     /// The steps with their arguments.
     fn iter(self) -> impl Iterator<Item = (&'t Step, Args<'t>)> {
         let steps = self.steps.iter().enumerate();
@@ -112,6 +122,11 @@ impl<'t> Queue<'t> {
 /// The steps before the script cannot be taken back, to run again when there is a table.
 const NO_TABLE: Failure = Failure::Text(
     "ERR a script in a transaction selects a database that has no table yet, behind commands that change more than data",
+);
+
+/// A draft has no form for a change of a whole database.
+const WITH_SCRIPT: Failure = Failure::Text(
+    "EXECABORT Transaction discarded because of: a script and a command that changes a whole database",
 );
 
 /// How a run of the queue ended.
@@ -293,11 +308,12 @@ fn prepare(
     if !transaction.names_dbs || shared.membership().is_some() {
         return Ok(needs);
     }
-    for (spec, args) in transaction.requests(commands) {
-        if matches!(spec.names, Names::Exchanged) {
+    for request in transaction.requests(commands) {
+        let names = request.spec.names;
+        if matches!(names, Names::Exchanged) {
             databases::own_table(shared, client)?;
         }
-        for db in databases::named(spec.names, &args) {
+        for db in databases::named(names, &request.args) {
             databases::table_for(shared, client, db)?;
         }
     }
@@ -331,8 +347,15 @@ fn run(
         }
     };
     locks.clear();
-    let tables = (&mut steps, &mut locks);
-    plan(ctx, guard, (transaction, hashes), tables, search.as_mut());
+    plan(
+        ctx,
+        guard,
+        transaction,
+        hashes,
+        &mut steps,
+        &mut locks,
+        search.as_mut(),
+    );
     let queue = Queue {
         commands: ctx.commands,
         transaction,
@@ -345,11 +368,11 @@ fn run(
         let store = ctx.shared.store();
         let alive = watched.iter().filter(|(table, ..)| store.has_table(*table));
         let watched_keys = alive.map(|(table, key, _)| (table, guard.hash(key)));
-        let watched = (watched, view.as_deref());
+        let view = view.as_deref();
         if is_drafted(queue) {
             let watched_keys: Vec<KeyPlace> = watched_keys.collect();
             let planning = began.elapsed();
-            return run_drafted(ctx, guard, (queue, planning), (watched, &watched_keys));
+            return run_drafted(ctx, guard, queue, planning, watched, view, &watched_keys);
         }
         if alone {
             locks.clear();
@@ -358,7 +381,7 @@ fn run(
             locks.sort_unstable();
             locks.dedup();
         }
-        run_locked(ctx, guard, queue, watched, &locks)
+        run_locked(ctx, guard, queue, watched, view, &locks)
     });
     locks.clear();
     locks.shrink_to(KEYS_KEPT);
@@ -372,7 +395,8 @@ fn run_locked(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     queue: Queue<'_>,
-    (watched, view): (&Watches, Option<&View>),
+    watched: &Watches,
+    view: Option<&View>,
     keys: &[KeyPlace],
 ) -> Result<Ran, Failure> {
     let mut before = Level::Memory;
@@ -396,7 +420,7 @@ fn run_locked(
         if sets_config(queue) {
             before = levels(ctx, &[], queue); // it may lower the level of what was written
         }
-        is_long = !run_in_one_go(ctx, guard, queue, (keys.is_empty(), may_stop));
+        is_long = !run_in_one_go(ctx, guard, queue, keys.is_empty(), may_stop);
         Ok(())
     };
     let done = match keys {
@@ -417,23 +441,23 @@ fn run_in_one_go(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     queue: Queue<'_>,
-    (alone, may_stop): (bool, bool),
+    alone: bool,
+    may_stop: bool,
 ) -> bool {
     let (start, effects, db) = (ctx.reply.len(), ctx.client.effects.len(), ctx.client.db);
     let stops = match may_stop && !queue.transaction.has(flag::WHOLE) {
         true => Stops::BeforeWrites,
         false => Stops::Never,
     };
-    let slice = Slice::new((0, stops), SLICE, ctx, guard);
+    let slice = Slice::new(0, stops, SLICE, ctx, guard);
     match run_steps(ctx, guard, queue, alone, slice) {
         Ok(next) if next >= queue.steps.len() => return true,
         Ok(_) => {}
         Err(_) => unreachable!("only a run on a draft is abandoned"),
     }
-    ctx.reply.truncate(start);
+    ctx.reply.take_back(start);
     ctx.client.effects.truncate(effects);
     ctx.client.db = db;
-    ctx.reply.set_exceeded(false);
     false
 }
 
@@ -470,9 +494,9 @@ fn levels(ctx: &mut Context<'_>, locks: &[KeyPlace], queue: Queue<'_>) -> Level 
 #[cold]
 fn hash_all(commands: &Commands, guard: &Guard<'_>, transaction: &Transaction) -> Vec<KeyHash> {
     let mut hashes = Vec::new();
-    for (spec, args) in transaction.requests(commands) {
-        let keys = spec.key_positions(&args);
-        hashes.extend(keys.map(|at| guard.hash(args.get(at).unwrap_or_default())));
+    for request in transaction.requests(commands) {
+        let keys = request.key_positions();
+        hashes.extend(keys.map(|at| guard.hash(request.arg(at))));
     }
     hashes
 }
@@ -482,8 +506,10 @@ fn hash_all(commands: &Commands, guard: &Guard<'_>, transaction: &Transaction) -
 fn plan(
     ctx: &Context<'_>,
     guard: &Guard<'_>,
-    (transaction, hashes): (&Transaction, &[KeyHash]),
-    (planned, locks): (&mut Vec<Step>, &mut Vec<KeyPlace>),
+    transaction: &Transaction,
+    hashes: &[KeyHash],
+    planned: &mut Vec<Step>,
+    locks: &mut Vec<KeyPlace>,
     mut search: Option<&mut RouteSearch<'_>>,
 ) {
     let mut table = ctx.table;
@@ -495,7 +521,7 @@ fn plan(
     let selects = transaction.names_dbs && ctx.shared.membership().is_none();
     let mut dbs = ctx.local.exec_dbs.filter(|_| selects);
     let mut first = 0;
-    for (spec, args) in transaction.requests(ctx.commands) {
+    for Request { spec, args, .. } in transaction.requests(ctx.commands) {
         let named = dbs.map_or_else(Vec::new, |_| databases::named(spec.names, &args));
         let behind = |db: &u8| dbs?[usize::from(*db)];
         let other = named.last().and_then(behind);
@@ -569,13 +595,14 @@ fn changes_database(queue: Queue<'_>) -> bool {
 fn run_drafted(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    (queue, planning): (Queue<'_>, Duration),
-    ((watched, view), watched_keys): ((&Watches, Option<&View>), &[KeyPlace]),
+    queue: Queue<'_>,
+    planning: Duration,
+    watched: &Watches,
+    view: Option<&View>,
+    watched_keys: &[KeyPlace],
 ) -> Result<Ran, Failure> {
     if changes_database(queue) {
-        return Err(Failure::Text(
-            "EXECABORT Transaction discarded because of: a script and a command that changes a whole database",
-        ));
+        return Err(WITH_SCRIPT);
     }
     warm(ctx, guard, queue, watched)?;
     let (start, effects) = (ctx.reply.len(), ctx.client.effects.len());
@@ -588,7 +615,7 @@ fn run_drafted(
         if sets_config(queue) {
             before = levels(ctx, &[], queue); // it may lower the level of what is written
         }
-        match slices::run(ctx, guard, (queue, planning))? {
+        match slices::run(ctx, guard, queue, planning)? {
             Drafted::Part => {
                 let asked = ctx.client.asked_level;
                 let level = levels(ctx, &[], queue);
@@ -603,7 +630,7 @@ fn run_drafted(
                     is_watched_changed = changed(ctx.shared, guard, view, watched)?;
                     Ok(!is_watched_changed)
                 };
-                let committed = drafted::commit(ctx, guard, (&draft, list), watched_keys, check);
+                let committed = drafted::commit(ctx, guard, &draft, list, watched_keys, check);
                 ran = committed.map(|committed| match committed {
                     true => Ran::Done,
                     false => Ran::Again(draft.keys()),
@@ -616,11 +643,10 @@ fn run_drafted(
             ctx.notify_replaced(guard.notes().take_replaced(), effects);
         }
     } else {
-        ctx.reply.truncate(start);
+        ctx.reply.take_back(start);
         ctx.client.effects.truncate(effects);
         ctx.client.db = db;
         ctx.client.set_protocol(protocol);
-        ctx.reply.set_exceeded(false);
         let is_over = ran.as_ref().is_err_and(|why| Abandoned::of(why).is_none());
         if is_over && ctx.client.mode().misleads(mode) {
             ctx.turn.ending = Ending::CloseAfterReply; // as hold::I4

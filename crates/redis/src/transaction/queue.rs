@@ -2,16 +2,14 @@
 
 use crate::command::flag;
 use crate::command::kinds::acts;
-use crate::command::spec::Spec;
+use crate::command::spec::Request;
 use crate::state::transaction::queue::{Facts, Transaction};
-use duramen_engine::KeyHash;
-use duramen_wire::resp::Args;
 
 impl Transaction {
-    /// Adds a copy of a request. `hashes`: those of its keys, or none. Returns false, and adds
-    /// nothing, if the copies would exceed 2 GiB.
+    /// Adds a copy of a request. Returns false, and adds nothing, if the copies would exceed 2 GiB.
     #[inline]
-    pub(crate) fn push(&mut self, spec: &Spec, args: &Args<'_>, hashes: &[KeyHash]) -> bool {
+    pub(crate) fn push(&mut self, request: &Request<'_>) -> bool {
+        let (spec, args, hashes) = (request.spec, &request.args, request.hashes);
         let facts = Facts {
             command: spec.number as u16,
             flags: spec.flags,

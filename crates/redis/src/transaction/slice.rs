@@ -1,9 +1,8 @@
 //! The clock of one slice of EXEC: where a run of the queue stops (`slices`).
 
 use crate::command::context::Context;
-use crate::command::spec::Spec;
+use crate::command::spec::Request;
 use duramen_engine::Guard;
-use duramen_wire::resp::Args;
 use std::time::{Duration, Instant};
 
 /// The time of one slice: all suspended EXECs of a thread share it.
@@ -35,7 +34,8 @@ pub(super) struct Slice {
 
 impl Slice {
     pub(super) fn new(
-        (from, stops): (usize, Stops),
+        from: usize,
+        stops: Stops,
         time: Duration,
         ctx: &Context<'_>,
         guard: &Guard<'_>,
@@ -52,11 +52,12 @@ impl Slice {
     /// Whether the run stops before this command. One command always runs.
     pub(super) fn is_over(
         &mut self,
-        (n, spec, args): (usize, &Spec, &Args<'_>),
+        n: usize,
+        request: &Request<'_>,
         ctx: &Context<'_>,
         guard: &Guard<'_>,
     ) -> bool {
-        if self.stops == Stops::BeforeWrites && spec.writes(args) {
+        if self.stops == Stops::BeforeWrites && request.spec.writes(&request.args) {
             self.stops = Stops::Never;
         }
         if self.stops == Stops::Never || n == self.from {

@@ -149,7 +149,8 @@ pub(super) enum Drafted {
 pub(super) fn run(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    (queue, planning): (Queue<'_>, Duration),
+    queue: Queue<'_>,
+    planning: Duration,
 ) -> Result<Drafted, Failure> {
     let mut run = run_of(ctx, guard);
     let (from, db) = (run.step, ctx.client.db);
@@ -163,7 +164,7 @@ pub(super) fn run(
         false => Stops::Never,
     };
     let time = ctx.local.scripts.share(SLICE, SLICE_MIN);
-    let slice = Slice::new((from, stops), time.max(planning), ctx, guard);
+    let slice = Slice::new(from, stops, time.max(planning), ctx, guard);
     guard.begin_draft(std::mem::replace(&mut run.draft, Box::new(Draft::new(0))));
     ctx.local.scripts_took = run.scripts_took;
     let ended = run_steps(ctx, guard, queue, false, slice);

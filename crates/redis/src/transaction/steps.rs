@@ -8,7 +8,7 @@ use crate::command::kinds::{may_take_long, only_answers};
 use crate::command::outcome::Abandoned;
 use crate::command::permit::Permit;
 use crate::command::run;
-use crate::command::spec::{Request, Spec};
+use crate::command::spec::Request;
 use crate::monitor;
 use crate::state::access::audit::Outcome;
 use crate::state::client::Client;
@@ -17,7 +17,6 @@ use crate::state::local::Local;
 use crate::state::shared::commands::global;
 use duramen_config::clock;
 use duramen_engine::{Guard, TableId};
-use duramen_wire::resp::Args;
 use std::time::Duration;
 
 /// The commands of one EXEC that report the server's state, and those like them
@@ -40,7 +39,8 @@ pub(super) fn table_of(client: &Client, local: &Local) -> TableId {
 }
 
 /// Shows a step to monitors and to the audit log.
-fn show(ctx: &Context<'_>, spec: &'static Spec, args: &Args<'_>) {
+fn show(ctx: &Context<'_>, request: &Request<'_>) {
+    let (spec, args) = (request.spec, &request.args);
     if spec.is_audited(ctx.local.audited) {
         let (shared, client) = (ctx.shared, &*ctx.client);
         audit::record(shared, client, spec, args, Outcome::Allowed);
@@ -98,8 +98,9 @@ pub(super) fn run_steps(
     let mut next = queue.steps.len();
     let mut ended = Ok(());
     for (n, step) in queue.steps.iter().enumerate().skip(slice.from) {
-        let (spec, args) = (queue.spec(step), queue.args(n));
-        if slice.is_over((n, spec, &args), ctx, guard) {
+        let request = queue.request(n, step);
+        let spec = request.spec;
+        if slice.is_over(n, &request, ctx, guard) {
             next = n;
             break;
         }
@@ -110,7 +111,7 @@ pub(super) fn run_steps(
             ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have run before
         }
         let table = table_of(ctx.client, ctx.local);
-        let Some(permit) = acl::permit_queued(ctx, (spec, &args), table) else {
+        let Some(permit) = acl::permit_queued(ctx, &request, table) else {
             continue;
         };
         if table != step.table && !spec.names.select() {
@@ -120,13 +121,9 @@ pub(super) fn run_steps(
                 .error("ERR an earlier SELECT or SWAPDB of this transaction has failed");
             continue;
         }
-        show(ctx, spec, &args);
+        show(ctx, &request);
         let mut inner = Context {
-            request: Request {
-                spec,
-                args,
-                hashes: queue.hashes_of(n),
-            },
+            request,
             commands: ctx.commands,
             reply: ctx.reply.part(ctx.client.protocol()),
             client: &mut *ctx.client,
@@ -140,7 +137,7 @@ pub(super) fn run_steps(
         if ended.is_err() {
             break;
         }
-        // The rest runs only for its effect (`Context::overflowed`).
+        // The rest runs only for its effect (`run::overflowed`).
         ctx.reply.end_if_exceeded(start);
     }
     ctx.local.in_exec = false;

@@ -15,7 +15,7 @@
 //! **Invariants**
 //! - B1: the entries of a request in the queues are those of its client's `KeyWait`. It leaves the
 //!   queues when it is answered, in whatever way, and when its client is closed.
-//! - B2: the order of steps of waiters::W1 and waiters::W2 is in [`Context::take_or_wait`] alone.
+//! - B2: the order of steps of waiters::W1 and waiters::W2 is in [`take_or_wait`] alone.
 
 use super::collection::{parse_keys, parse_pop_count};
 use super::float::Float;
@@ -287,7 +287,7 @@ fn pop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, end: End) -> Done {
         late: write_null_array,
     };
     take_or_wait(ctx, guard, &wait, |ctx, guard, may_take| {
-        list::take_first(ctx, guard, (end, 1), may_take, |ctx, key, items| {
+        list::take_first(ctx, guard, end, 1, may_take, |ctx, key, items| {
             let mut reply = ctx.reply.encoder();
             reply.array(2);
             reply.bulk(key);
@@ -307,7 +307,8 @@ pub(crate) fn brpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 fn move_item(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    ends: (End, End),
+    from: End,
+    to: End,
     timeout: &[u8],
 ) -> Done {
     let in_exec = ctx.local.in_exec;
@@ -322,17 +323,17 @@ fn move_item(
         },
     };
     take_or_wait(ctx, guard, &wait, |ctx, guard, may_take| {
-        list::try_move(ctx, guard, ends, may_take)
+        list::try_move(ctx, guard, from, to, may_take)
     })
 }
 
 pub(crate) fn blmove(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    let ends = (parse_end(ctx.arg(3))?, parse_end(ctx.arg(4))?);
-    move_item(ctx, guard, ends, ctx.arg(5))
+    let (from, to) = (parse_end(ctx.arg(3))?, parse_end(ctx.arg(4))?);
+    move_item(ctx, guard, from, to, ctx.arg(5))
 }
 
 pub(crate) fn brpoplpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    move_item(ctx, guard, (End::Tail, End::Head), ctx.arg(3))
+    move_item(ctx, guard, End::Tail, End::Head, ctx.arg(3))
 }
 
 /// Parses the number of keys of BLMPOP and BZMPOP, argument 2.
@@ -354,8 +355,7 @@ pub(crate) fn blmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         late: write_null_array,
     };
     take_or_wait(ctx, guard, &wait, |ctx, guard, may_take| {
-        let which = (end, wanted);
-        list::take_first(ctx, guard, which, may_take, list::write_popped)
+        list::take_first(ctx, guard, end, wanted, may_take, list::write_popped)
     })
 }
 
@@ -368,8 +368,7 @@ fn zpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>, highest: bool) -> Done {
         late: write_null_array,
     };
     take_or_wait(ctx, guard, &wait, |ctx, guard, may_take| {
-        let which = (highest, 1);
-        zset::take_first(ctx, guard, which, may_take, |ctx, key, popped| {
+        zset::take_first(ctx, guard, highest, 1, may_take, |ctx, key, popped| {
             let mut reply = ctx.reply.encoder();
             reply.array(3);
             reply.bulk(key);
@@ -402,7 +401,6 @@ pub(crate) fn bzmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         late: write_null_array,
     };
     take_or_wait(ctx, guard, &wait, |ctx, guard, may_take| {
-        let which = (highest, wanted);
-        zset::take_first(ctx, guard, which, may_take, zset::write_popped)
+        zset::take_first(ctx, guard, highest, wanted, may_take, zset::write_popped)
     })
 }

@@ -348,8 +348,9 @@ pub(crate) fn write_all(
 pub(crate) fn change_first(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    (kind, may_take): (Type, &[bool]),
-    change: impl Fn(&mut Context<'_>, (usize, &[u8]), Object<'_>) -> Result<Write, Failure>,
+    kind: Type,
+    may_take: &[bool],
+    change: impl Fn(&mut Context<'_>, usize, &[u8], Object<'_>) -> Result<Write, Failure>,
 ) -> Result<bool, Failure> {
     let mut is_done = false;
     at_once(ctx, guard, |ctx, found| {
@@ -367,7 +368,8 @@ pub(crate) fn change_first(
             if is_put_off(ctx, ctx.arg(at)) {
                 return Err(YIELDS);
             }
-            let change = change(ctx, (n, ctx.arg(at)), object)?;
+            let key = ctx.arg(at);
+            let change = change(ctx, n, key, object)?;
             is_done = true;
             return Ok(vec![change]);
         }

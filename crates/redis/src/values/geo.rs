@@ -466,7 +466,8 @@ fn search(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     form: Form,
-    (source, target): (usize, usize),
+    source: usize,
+    target: usize,
 ) -> Done {
     computed_at_once(ctx, guard, |ctx, found| {
         let value = typed(found.get(source).copied().flatten())?;
@@ -477,25 +478,25 @@ fn search(
 }
 
 pub(crate) fn geosearch(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    search(ctx, guard, Form::Search, (0, 0))
+    search(ctx, guard, Form::Search, 0, 0)
 }
 
 pub(crate) fn geosearchstore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    search(ctx, guard, Form::SearchStore, (1, 0))
+    search(ctx, guard, Form::SearchStore, 1, 0)
 }
 
 pub(crate) fn georadius(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    search(ctx, guard, Form::Place { stores: true }, (0, 1))
+    search(ctx, guard, Form::Place { stores: true }, 0, 1)
 }
 
 pub(crate) fn georadius_ro(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    search(ctx, guard, Form::Place { stores: false }, (0, 1))
+    search(ctx, guard, Form::Place { stores: false }, 0, 1)
 }
 
 pub(crate) fn georadiusbymember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    search(ctx, guard, Form::Member { stores: true }, (0, 1))
+    search(ctx, guard, Form::Member { stores: true }, 0, 1)
 }
 
 pub(crate) fn georadiusbymember_ro(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    search(ctx, guard, Form::Member { stores: false }, (0, 1))
+    search(ctx, guard, Form::Member { stores: false }, 0, 1)
 }

@@ -68,7 +68,7 @@ const fn popped(end: End) -> EventName {
     })
 }
 
-fn push(ctx: &mut Context<'_>, guard: &mut Guard<'_>, (end, only_present): (End, bool)) -> Done {
+fn push(ctx: &mut Context<'_>, guard: &mut Guard<'_>, end: End, only_present: bool) -> Done {
     let items: Vec<&[u8]> = ctx.request.args.skip(2).into_iter().collect();
     let length = change(ctx, guard, pushed(end), |_, parts| {
         if only_present && parts.get(Part::Root).is_none() {
@@ -80,19 +80,19 @@ fn push(ctx: &mut Context<'_>, guard: &mut Guard<'_>, (end, only_present): (End,
 }
 
 pub(crate) fn lpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    push(ctx, guard, (End::Head, false))
+    push(ctx, guard, End::Head, false)
 }
 
 pub(crate) fn rpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    push(ctx, guard, (End::Tail, false))
+    push(ctx, guard, End::Tail, false)
 }
 
 pub(crate) fn lpushx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    push(ctx, guard, (End::Head, true))
+    push(ctx, guard, End::Head, true)
 }
 
 pub(crate) fn rpushx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    push(ctx, guard, (End::Tail, true))
+    push(ctx, guard, End::Tail, true)
 }
 
 /// Pops elements; `None`: there is no list.
@@ -377,17 +377,17 @@ pub(crate) fn parse_end(text: &[u8]) -> Result<End, Failure> {
 }
 
 pub(crate) fn lmove(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    let ends = (parse_end(ctx.arg(3))?, parse_end(ctx.arg(4))?);
-    move_item(ctx, guard, ends)
+    let (from, to) = (parse_end(ctx.arg(3))?, parse_end(ctx.arg(4))?);
+    move_item(ctx, guard, from, to)
 }
 
 pub(crate) fn rpoplpush(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    move_item(ctx, guard, (End::Tail, End::Head))
+    move_item(ctx, guard, End::Tail, End::Head)
 }
 
 /// LMOVE and RPOPLPUSH.
-fn move_item(ctx: &mut Context<'_>, guard: &mut Guard<'_>, ends: (End, End)) -> Done {
-    match try_move(ctx, guard, ends, &[])? {
+fn move_item(ctx: &mut Context<'_>, guard: &mut Guard<'_>, from: End, to: End) -> Done {
+    match try_move(ctx, guard, from, to, &[])? {
         true => Ok(()),
         false => ctx.reply.null(),
     }
@@ -398,7 +398,8 @@ fn move_item(ctx: &mut Context<'_>, guard: &mut Guard<'_>, ends: (End, End)) -> 
 pub(crate) fn try_move(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    (from, to): (End, End),
+    from: End,
+    to: End,
     may_take: &[bool],
 ) -> Result<bool, Failure> {
     let is_same = ctx.arg(1) == ctx.arg(2);
@@ -452,7 +453,7 @@ pub(crate) fn lmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let keys = parse_keys(ctx, 1, too_few, SYNTAX)?;
     let end = parse_end(ctx.request.args.get(2 + keys).ok_or(SYNTAX)?)?;
     let wanted = parse_pop_count(ctx, 3 + keys)?;
-    if !take_first(ctx, guard, (end, wanted), &[], write_popped)? {
+    if !take_first(ctx, guard, end, wanted, &[], write_popped)? {
         ctx.reply.encoder().null_array();
     }
     Ok(())
@@ -464,12 +465,12 @@ pub(crate) fn lmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 pub(crate) fn take_first(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    (end, wanted): (End, usize),
+    end: End,
+    wanted: usize,
     may_take: &[bool],
     write: impl Fn(&mut Context<'_>, &[u8], &[Vec<u8>]),
 ) -> Result<bool, Failure> {
-    let which = (Type::List, may_take);
-    change_first(ctx, guard, which, |ctx, (n, key), found| {
+    change_first(ctx, guard, Type::List, may_take, |ctx, n, key, found| {
         let events = [Some(popped(end)), None];
         let (change, items) =
             Write::change(n, Some(found), events, |parts| pop_some(parts, end, wanted))?;

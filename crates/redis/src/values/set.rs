@@ -250,7 +250,8 @@ fn combined(
     ctx: &Context<'_>,
     operation: Operation,
     found: &[Option<Object<'_>>],
-    (progress, part): (&mut Progress, &Part),
+    progress: &mut Progress,
+    part: &Part,
 ) -> Result<bool, Failure> {
     let mut sources = Vec::with_capacity(found.len());
     for found in found {
@@ -304,11 +305,8 @@ fn combined(
         *at = 0;
         progress.done = n + 1;
         if operation == Operation::Union {
-            check_result(
-                ctx,
-                ctx.request.spec.has(flag::WRITE),
-                progress.members.len(),
-            )?;
+            let stores = ctx.request.spec.has(flag::WRITE);
+            check_result(ctx, stores, progress.members.len())?;
         }
         if part.is_over() {
             return Ok(false);
@@ -325,7 +323,7 @@ fn combine_then(
     ends: impl FnOnce(&mut Context<'_>, &Members) -> Result<Vec<Write>, Failure>,
 ) -> Result<Vec<Write>, Failure> {
     let (mut progress, part) = Part::begin(ctx);
-    if combined(ctx, operation, found, (&mut progress, &part))? {
+    if combined(ctx, operation, found, &mut progress, &part)? {
         return ends(ctx, &progress.members);
     }
     let done = progress.done;

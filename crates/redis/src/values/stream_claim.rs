@@ -113,18 +113,28 @@ fn parse<'a>(ctx: &Context<'a>, now_ms: u64) -> Result<(Vec<Id>, Claim<'a>), Fai
     Ok((ids, claim))
 }
 
-impl Claim<'_> {
-    /// Gives a pending entry to the consumer at `place`; false if it is not idle for long enough.
-    fn take(&self, pending: &mut Pending, place: usize, is_new: bool, now_ms: u64) -> bool {
-        let needs_idle = !is_new && self.least_idle_ms > 0;
-        if needs_idle && idle_ms(pending, now_ms) < self.least_idle_ms {
+/// A claim for the consumer at a place of its group.
+struct Claimer<'c> {
+    claim: &'c Claim<'c>,
+    place: usize,
+    now_ms: u64,
+}
+
+impl Claimer<'_> {
+    /// Gives a pending entry to the consumer; false if it is not idle for long enough.
+    fn take(&self, pending: &mut Pending, is_new: bool) -> bool {
+        let claim = self.claim;
+        let needs_idle = !is_new && claim.least_idle_ms > 0;
+        if needs_idle && idle_ms(pending, self.now_ms) < claim.least_idle_ms {
             return false;
         }
-        pending.consumer = place;
-        pending.delivered_at_ms = self.delivered_at_ms.unwrap_or(now_ms);
-        pending.deliveries = match self.deliveries {
+        pending.consumer = self.place;
+        pending.delivered_at_ms = claim.delivered_at_ms.unwrap_or(self.now_ms);
+        pending.deliveries = match claim.deliveries {
             Some(deliveries) => deliveries,
-            None => pending.deliveries.saturating_add(u64::from(!self.only_ids)),
+            None => pending
+                .deliveries
+                .saturating_add(u64::from(!claim.only_ids)),
         };
         true
     }
@@ -143,7 +153,7 @@ fn claim_ids<'s>(
     stream: &'s Stream<'_>,
     group: &mut Group<'_>,
     ids: &[Id],
-    (claim, place, now_ms): (&Claim<'_>, usize, u64),
+    claimer: &Claimer<'_>,
 ) -> Result<Claimed<'s>, Failure> {
     let mut sorted = ids.to_vec();
     sorted.sort_unstable();
@@ -158,18 +168,18 @@ fn claim_ids<'s>(
             pending.remove(id);
             continue;
         };
-        let is_new = claim.forces && !pending.contains_key(id);
+        let is_new = claimer.claim.forces && !pending.contains_key(id);
         if is_new {
             let made = Pending {
                 id: *id,
-                consumer: place,
-                delivered_at_ms: now_ms,
+                consumer: claimer.place,
+                delivered_at_ms: claimer.now_ms,
                 deliveries: 1,
             };
             pending.insert(*id, made);
         }
         let taken = pending.get_mut(id);
-        if taken.is_some_and(|pending| claim.take(pending, place, is_new, now_ms)) {
+        if taken.is_some_and(|pending| claimer.take(pending, is_new)) {
             claimed.entries.push(entry);
         }
     }
@@ -181,8 +191,9 @@ fn claim_ids<'s>(
 fn claim_from<'s>(
     stream: &'s Stream<'_>,
     group: &mut Group<'_>,
-    (start, mut count): (Id, usize),
-    (claim, place, now_ms): (&Claim<'_>, usize, u64),
+    start: Id,
+    mut count: usize,
+    claimer: &Claimer<'_>,
 ) -> Result<Claimed<'s>, Failure> {
     let from = group.pending.partition_point(|pending| pending.id < start);
     let seen = group.pending.get(from..).unwrap_or_default();
@@ -200,7 +211,7 @@ fn claim_from<'s>(
                 claimed.gone.push(pending.id);
                 count -= 1;
             }
-            Some(entry) if claim.take(pending, place, false, now_ms) => {
+            Some(entry) if claimer.take(pending, false) => {
                 claimed.entries.push(entry);
                 count -= 1;
             }
@@ -228,7 +239,7 @@ fn claim(
     mut run: impl for<'s> FnMut(
         &'s Stream<'_>,
         &mut Group<'_>,
-        (&Claim<'_>, usize, u64),
+        &Claimer<'_>,
     ) -> Result<Claimed<'s>, Failure>,
 ) -> Done {
     let (start, now_ms) = (ctx.reply.len(), guard.now_ms());
@@ -249,14 +260,19 @@ fn claim(
         let is_recent = known.is_some_and(|it| it.seen_at_ms.abs_diff(now_ms) < SEEN_STEP_MS);
         let before = (last_before, group.pending.len());
         let place = group.seen(consumer, now_ms);
-        let claimed = run(&stream, group, (claim, place, now_ms))?;
+        let claimer = Claimer {
+            claim,
+            place,
+            now_ms,
+        };
+        let claimed = run(&stream, group, &claimer)?;
         let is_changed = !claimed.entries.is_empty()
             || !is_recent
             || before != (group.last, group.pending.len());
         if !claimed.entries.is_empty() {
             group.active(place, now_ms);
         }
-        write_claimed(ctx, &stream, &claimed, (claim.only_ids, is_cursor))?;
+        write_claimed(ctx, &stream, &claimed, claim.only_ids, is_cursor)?;
         if is_changed {
             stream.set_groups(&groups);
             stream.store(parts)?;
@@ -273,7 +289,8 @@ fn write_claimed(
     ctx: &mut Context<'_>,
     stream: &Stream<'_>,
     claimed: &Claimed<'_>,
-    (only_ids, is_cursor): (bool, bool),
+    only_ids: bool,
+    is_cursor: bool,
 ) -> Done {
     if is_cursor {
         let mut reply = ctx.reply.encoder();
@@ -309,8 +326,8 @@ pub(crate) fn xclaim(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
             return Err(failure);
         }
     };
-    claim(ctx, guard, &options, false, |stream, group, how| {
-        claim_ids(stream, group, &ids, how)
+    claim(ctx, guard, &options, false, |stream, group, claimer| {
+        claim_ids(stream, group, &ids, claimer)
     })
 }
 
@@ -341,7 +358,7 @@ pub(crate) fn xautoclaim(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         only_ids,
         last: Id::MIN,
     };
-    claim(ctx, guard, &options, true, |stream, group, how| {
-        claim_from(stream, group, (start, count), how)
+    claim(ctx, guard, &options, true, |stream, group, claimer| {
+        claim_from(stream, group, start, count, claimer)
     })
 }

@@ -232,7 +232,8 @@ pub(crate) fn xread(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 /// of them searches it.
 fn place_of(
     ctx: &mut Context<'_>,
-    (key, version): (&[u8], u64),
+    key: &[u8],
+    version: u64,
     stream: &Stream<'_>,
     start: Id,
 ) -> Result<Place, Failure> {
@@ -294,7 +295,7 @@ fn read_behind(
             let object = found.get(n).copied().flatten();
             let entries = match object.filter(|_| options.block_ms.is_some() && !ctx.locked) {
                 Some(object) => {
-                    let place = place_of(ctx, (key, object.version), stream, start)?;
+                    let place = place_of(ctx, key, object.version, stream, start)?;
                     stream.behind(place, options.count)?
                 }
                 None => stream.range(start, Id::MAX, options.count)?,
@@ -375,13 +376,15 @@ fn take<'s, 'f>(
     stream: &'s Stream<'f>,
     source: &mut Source<'f>,
     wanted: Wanted,
-    (consumer, options, now_ms): (&'f [u8], &Options<'_>, u64),
+    consumer: &'f [u8],
+    options: &Options<'_>,
+    now_ms: u64,
 ) -> Result<Option<Vec<Item<'s>>>, Failure> {
     let Some((group, place)) = Source::asked(source, consumer, now_ms) else {
         return Ok(None);
     };
     let items = match wanted {
-        Wanted::Pending(id) => pending_of(stream, group, place, (id, options.count, now_ms))?,
+        Wanted::Pending(id) => pending_of(stream, group, place, id, options.count, now_ms)?,
         Wanted::New => {
             let Some(start) = group.last.next().filter(|start| *start <= stream.tip()) else {
                 return Ok(None);
@@ -407,7 +410,9 @@ fn pending_of<'s>(
     stream: &'s Stream<'_>,
     group: &mut Group<'_>,
     place: usize,
-    (id, most, now_ms): (Id, usize, u64),
+    id: Id,
+    most: usize,
+    now_ms: u64,
 ) -> Result<Vec<Item<'s>>, Failure> {
     let from = group.pending.partition_point(|pending| pending.id <= id);
     let own = group.pending.iter_mut().skip(from);
@@ -499,7 +504,7 @@ fn give(
             let (Some(stream), Some((_, source))) = (streams.get(*at), states.get_mut(*at)) else {
                 continue;
             };
-            if let Some(items) = take(stream, source, wanted, (consumer, options, now_ms))? {
+            if let Some(items) = take(stream, source, wanted, consumer, options, now_ms)? {
                 number_of_items += items.len();
                 check_fits(&ctx.reply, number_of_items)?;
                 shown.push((first + n, stream, items));

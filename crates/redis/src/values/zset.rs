@@ -208,7 +208,8 @@ fn add_one<'a>(
 fn add(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    (options, at): (AddOptions, usize),
+    options: AddOptions,
+    at: usize,
 ) -> Result<Added, Failure> {
     let mut rest = ctx.request.args.skip(at).into_iter();
     let mut pairs = Vec::with_capacity((ctx.request.args.len() - at) / 2);
@@ -260,7 +261,7 @@ pub(crate) fn write_added(ctx: &mut Context<'_>, done: &Added, options: AddOptio
 
 pub(crate) fn zadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let (options, at) = parse_add(ctx)?;
-    let done = add(ctx, guard, (options, at))?;
+    let done = add(ctx, guard, options, at)?;
     write_added(ctx, &done, options)
 }
 
@@ -269,7 +270,7 @@ pub(crate) fn zincrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         increment: true,
         ..AddOptions::default()
     };
-    let done = add(ctx, guard, (options, 2))?;
+    let done = add(ctx, guard, options, 2)?;
     write_added(ctx, &done, options)
 }
 
@@ -425,7 +426,7 @@ pub(crate) fn zmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let keys = parse_keys(ctx, 1, too_few, SYNTAX)?;
     let highest = parse_side(ctx.request.args.get(2 + keys).ok_or(SYNTAX)?)?;
     let wanted = parse_pop_count(ctx, 3 + keys)?;
-    if !take_first(ctx, guard, (highest, wanted), &[], write_popped)? {
+    if !take_first(ctx, guard, highest, wanted, &[], write_popped)? {
         ctx.reply.encoder().null_array();
     }
     Ok(())
@@ -437,22 +438,28 @@ pub(crate) fn zmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 pub(crate) fn take_first(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    (highest, wanted): (bool, usize),
+    highest: bool,
+    wanted: usize,
     may_take: &[bool],
     write: impl Fn(&mut Context<'_>, &[u8], &[(Vec<u8>, f64)]),
 ) -> Result<bool, Failure> {
-    let which = (Type::SortedSet, may_take);
-    change_first(ctx, guard, which, |ctx, (n, key), found| {
-        let events = [Some(popped_from(highest)), None];
-        let (change, popped) = Write::change(n, Some(found), events, |parts| {
-            let mut set = Sorted::load(parts)?;
-            let popped = pop_some(&mut set, highest, wanted);
-            set.store(parts)?;
-            Ok(popped)
-        })?;
-        write(ctx, key, &popped);
-        Ok(change)
-    })
+    change_first(
+        ctx,
+        guard,
+        Type::SortedSet,
+        may_take,
+        |ctx, n, key, found| {
+            let events = [Some(popped_from(highest)), None];
+            let (change, popped) = Write::change(n, Some(found), events, |parts| {
+                let mut set = Sorted::load(parts)?;
+                let popped = pop_some(&mut set, highest, wanted);
+                set.store(parts)?;
+                Ok(popped)
+            })?;
+            write(ctx, key, &popped);
+            Ok(change)
+        },
+    )
 }
 
 /// The reply of ZMPOP.

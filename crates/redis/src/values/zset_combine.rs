@@ -156,7 +156,8 @@ impl Query {
         &self,
         ctx: &Context<'_>,
         found: &[Option<Object<'g>>],
-        (progress, part): (&'g Progress, &Part),
+        progress: &'g Progress,
+        part: &Part,
     ) -> Result<Combined<'g>, Failure> {
         let mut sources = Vec::with_capacity(found.len());
         for (found, weight) in found.iter().zip(&self.weights) {
@@ -240,7 +241,7 @@ impl Query {
         ends: impl FnOnce(&mut Context<'_>, Sorted<'_>) -> Result<Vec<Write>, Failure>,
     ) -> Result<Vec<Write>, Failure> {
         let (progress, part) = Part::begin(ctx);
-        match self.run(ctx, found, (&progress, &part))? {
+        match self.run(ctx, found, &progress, &part)? {
             Combined::All(set) => ends(ctx, set),
             Combined::Part(done, result) => Err(end_part(ctx, progress, done, result)),
         }

@@ -9,7 +9,7 @@ use crate::command::pause;
 use crate::command::permit::Permit;
 use crate::command::refusal::{NO_AUTH, Refusal};
 use crate::command::routing::{self, NotServed};
-use crate::command::spec::{Kind, Spec};
+use crate::command::spec::{Kind, Request, Spec};
 use crate::monitor;
 use crate::state::Shared;
 use crate::state::access::audit::Outcome;
@@ -67,119 +67,242 @@ pub(crate) fn replies_by_messages(spec: &Spec) -> bool {
     spec.has(flag::PUBSUB) && spec.has(flag::SUBSCRIBED)
 }
 
-/// Decides whether a request runs. `place`: whether this server serves its keys. `hashes`: those of
-/// its keys, or none.
-pub(crate) fn admit(
-    resolved: &Resolved,
-    place: Result<(), NotServed>,
-    shared: &Shared,
-    local: &mut Local,
-    client: &mut Client,
-    (args, hashes): (&Args<'_>, &[KeyHash]),
-    out: &mut Vec<u8>,
-) -> Admitted {
-    let spec = match resolved {
-        Resolved::Command(spec) => spec,
-        _ if is_attack(args) => return Admitted::Attack,
-        resolved => {
-            let text = stranger_text(resolved, args);
-            return refuse(shared, local, client, out, resolved.spec(), &text);
-        }
-    };
-    if !client.is_authenticated() && shared.acl.is_open() {
-        client.log_in_by_default(shared);
-    }
-    if !client.is_authenticated() && !spec.has(flag::NO_AUTH) {
-        return refuse(shared, local, client, out, Some(spec), NO_AUTH);
-    }
-    if let Kind::Refused(reason) = spec.kind() {
-        let text = spec.refusal(reason);
-        return refuse(shared, local, client, out, Some(spec), &text);
-    }
-    if client.in_multi() && spec.has(flag::NO_MULTI) {
-        let text = "ERR Command not allowed inside a transaction";
-        return refuse(shared, local, client, out, Some(spec), text);
-    }
-    let permit = match Permit::check(spec, args, client, client.table(shared), shared) {
-        Ok(permit) => permit,
-        Err(refusal) => return deny(shared, local, client, args, out, spec, refusal),
-    };
-    match place {
-        Ok(()) => {}
-        Err(NotServed::Refused(text)) => {
-            return refuse(shared, local, client, out, Some(spec), &text);
-        }
-        // EXEC will check again.
-        Err(NotServed::NotNow(_)) if client.in_multi() && !spec.has(flag::NEVER_QUEUED) => {}
-        Err(NotServed::NotNow(text)) => match client.waits_for_owner() {
-            Some(until_ms) => return Admitted::Later { until_ms },
-            None => return refuse(shared, local, client, out, Some(spec), text),
-        },
-    }
-    if client.is_limited_to_subscriptions() && !spec.has(flag::SUBSCRIBED) {
-        let text = format!(
-            "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
-            spec.name
-        );
-        return refuse(shared, local, client, out, Some(spec), &text);
-    }
-    let until_ms = waits_for_pause(spec, args, shared, local, client)
-        .or_else(|| waits_for_reserved(spec, (args, hashes), shared, client));
-    if let Some(until_ms) = until_ms {
-        return Admitted::Later { until_ms };
-    }
-    if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
-        return enqueue(shared, local, client, (args, hashes), out, spec);
-    }
-    if !client.waits_for_key() {
-        report(shared, local, client, args, spec);
-    }
-    Admitted::Run(permit)
+/// A client at the door: what decides whether its requests run, and the output for the replies to
+/// those that do not.
+pub(super) struct Admission<'a> {
+    shared: &'a Shared,
+    local: &'a mut Local,
+    client: &'a mut Client,
+    out: &'a mut Vec<u8>,
 }
 
-/// Writes a request that will run into the audit log, and shows it to monitors.
-#[inline]
-fn report(
-    shared: &Shared,
-    local: &Local,
-    client: &mut Client,
-    args: &Args<'_>,
-    spec: &'static Spec,
-) {
-    if !client.take_audited() && spec.is_audited(local.audited) {
-        audit::record(shared, client, spec, args, Outcome::Allowed);
-    }
-    // EXEC feeds its own line.
-    if shared.commands.gate() & global::MONITORED != 0
-        && !client.take_monitored()
-        && !spec.has(flag::RUNS_QUEUE)
-    {
-        monitor::feed(shared, client, spec, args);
+impl Turn<'_> {
+    #[inline]
+    pub(super) fn admission<'t>(
+        &'t mut self,
+        shared: &'t Shared,
+        local: &'t mut Local,
+    ) -> Admission<'t> {
+        Admission {
+            shared,
+            local,
+            client: &mut *self.client,
+            out: &mut *self.out,
+        }
     }
 }
 
-/// Refuses a request that the client's user may not make.
-#[cold]
-pub(crate) fn deny(
-    shared: &Shared,
-    local: &Local,
-    client: &mut Client,
-    args: &Args<'_>,
-    out: &mut Vec<u8>,
-    spec: &'static Spec,
-    refusal: Refusal,
-) -> Admitted {
-    let text = acl::refusal_text(refusal, client, spec);
-    if let Refusal::Denied(denied) = refusal {
-        let context = if client.in_multi() {
-            "multi"
-        } else {
-            "toplevel"
+impl Admission<'_> {
+    /// Decides whether a request runs. `place`: whether this server serves its keys. `hashes`:
+    /// those of its keys, or none.
+    pub(crate) fn admit(
+        &mut self,
+        resolved: &Resolved,
+        args: &Args<'_>,
+        hashes: &[KeyHash],
+        place: Result<(), NotServed>,
+    ) -> Admitted {
+        let spec = match resolved {
+            Resolved::Command(spec) => *spec,
+            _ if is_attack(args) => return Admitted::Attack,
+            resolved => {
+                let text = stranger_text(resolved, args);
+                return self.refuse(resolved.spec(), &text);
+            }
         };
-        acl::note_denied(shared, client, spec, args, denied, context);
-        audit::record(shared, client, spec, args, Outcome::Denied);
+        let request = Request {
+            spec,
+            args: *args,
+            hashes,
+        };
+        if !self.client.is_authenticated() && self.shared.acl.is_open() {
+            self.client.log_in_by_default(self.shared);
+        }
+        if !self.client.is_authenticated() && !spec.has(flag::NO_AUTH) {
+            return self.refuse(Some(spec), NO_AUTH);
+        }
+        if let Kind::Refused(reason) = spec.kind() {
+            let text = spec.refusal(reason);
+            return self.refuse(Some(spec), &text);
+        }
+        if self.client.in_multi() && spec.has(flag::NO_MULTI) {
+            let text = "ERR Command not allowed inside a transaction";
+            return self.refuse(Some(spec), text);
+        }
+        let table = self.client.table(self.shared);
+        let permit = match Permit::check(spec, args, self.client, table, self.shared) {
+            Ok(permit) => permit,
+            Err(refusal) => return self.deny(&request, refusal),
+        };
+        match place {
+            Ok(()) => {}
+            Err(NotServed::Refused(text)) => return self.refuse(Some(spec), &text),
+            // EXEC will check again.
+            Err(NotServed::NotNow(_))
+                if self.client.in_multi() && !spec.has(flag::NEVER_QUEUED) => {}
+            Err(NotServed::NotNow(text)) => match self.client.waits_for_owner() {
+                Some(until_ms) => return Admitted::Later { until_ms },
+                None => return self.refuse(Some(spec), text),
+            },
+        }
+        if self.client.is_limited_to_subscriptions() && !spec.has(flag::SUBSCRIBED) {
+            let text = format!(
+                "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+                spec.name
+            );
+            return self.refuse(Some(spec), &text);
+        }
+        let until_ms = self
+            .waits_for_pause(&request)
+            .or_else(|| self.waits_for_reserved(&request));
+        if let Some(until_ms) = until_ms {
+            return Admitted::Later { until_ms };
+        }
+        if self.client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
+            return self.enqueue(&request);
+        }
+        if !self.client.waits_for_key() {
+            self.report(&request);
+        }
+        Admitted::Run(permit)
     }
-    refuse(shared, local, client, out, Some(spec), &text)
+
+    /// Writes a request that will run into the audit log, and shows it to monitors.
+    #[inline]
+    fn report(&mut self, request: &Request<'_>) {
+        let (spec, args) = (request.spec, &request.args);
+        if !self.client.take_audited() && spec.is_audited(self.local.audited) {
+            audit::record(self.shared, self.client, spec, args, Outcome::Allowed);
+        }
+        // EXEC feeds its own line.
+        if self.shared.commands.gate() & global::MONITORED != 0
+            && !self.client.take_monitored()
+            && !spec.has(flag::RUNS_QUEUE)
+        {
+            monitor::feed(self.shared, self.client, spec, args);
+        }
+    }
+
+    /// Refuses a request that the client's user may not make.
+    #[cold]
+    pub(crate) fn deny(&mut self, request: &Request<'_>, refusal: Refusal) -> Admitted {
+        let (spec, args) = (request.spec, &request.args);
+        let text = acl::refusal_text(refusal, self.client, spec);
+        if let Refusal::Denied(denied) = refusal {
+            let context = if self.client.in_multi() {
+                "multi"
+            } else {
+                "toplevel"
+            };
+            acl::note_denied(self.shared, self.client, spec, args, denied, context);
+            audit::record(self.shared, self.client, spec, args, Outcome::Denied);
+        }
+        self.refuse(Some(spec), &text)
+    }
+
+    pub(crate) fn refuse(&mut self, spec: Option<&'static Spec>, text: &str) -> Admitted {
+        self.client.break_transaction();
+        self.client.end_key_wait(self.shared, true);
+        let is_exec = spec.is_some_and(|spec| spec.has(flag::RUNS_QUEUE));
+        if is_exec {
+            self.client.end_transaction();
+            let why = text.strip_prefix("ERR ").unwrap_or(text);
+            let text = format!("EXECABORT Transaction discarded because of: {why}");
+            Encoder::new(self.out, self.client.protocol).error(text);
+        } else {
+            Encoder::new(self.out, self.client.protocol).error(text);
+        }
+        self.local.note_error(self.shared, text);
+        if let Some(spec) = spec {
+            self.local.command(self.shared, spec.number).rejected.add(1);
+        }
+        Admitted::Answered
+    }
+
+    /// The end of the `CLIENT PAUSE` for which a request waits, if it does. The suspended run of an
+    /// EXEC that does is dropped, as that of a script is: its memory keeps nobody out
+    /// (interpreters::S4).
+    fn waits_for_pause(&mut self, request: &Request<'_>) -> Option<u64> {
+        let until_ms = pause::waits(&COMMANDS, request, self.shared, self.client);
+        if until_ms.is_some()
+            && let Some(transaction) = &mut self.client.transaction
+            && transaction.run.take().is_some()
+        {
+            transaction.ran = Duration::ZERO; // the next run begins with the first command
+            self.local.scripts.keep_nothing(self.client.id());
+        }
+        until_ms
+    }
+
+    /// The time at which a request is shown again that waits for keys that another client has
+    /// reserved; `None`: it waits for none.
+    fn waits_for_reserved(&mut self, request: &Request<'_>) -> Option<u64> {
+        let waits = self.shared.commands.gate() & global::RESERVED != 0
+            && !self.client.has_waited()
+            && self.writes_to_reserved(request);
+        waits.then(|| clock::now_ms() + routing::AGAIN_MS)
+    }
+
+    /// Whether a request would write to keys that another client has reserved. Scripts are stopped
+    /// when they commit, and commands that wait for elements when they find some.
+    #[cold]
+    fn writes_to_reserved(&mut self, request: &Request<'_>) -> bool {
+        let spec = request.spec;
+        if !spec.has(flag::RUNS_QUEUE) {
+            let looks_later = spec.has(flag::SCRIPTING | flag::TAKES_FIRST);
+            let writes = spec.has(flag::WRITE) && spec.has_keys() && !looks_later;
+            return writes
+                && !self.client.in_multi()
+                && are_put_off(request, self.shared, self.client);
+        }
+        let Some(queue) = self.client.transaction.take() else {
+            return false;
+        };
+        let waits = queue.writes
+            && !queue.is_drafted()
+            && !queue.sliced
+            && match queue.hashes() {
+                _ if self.client.put_off != 0 => {
+                    self.shared.commands.reservation_lasts(self.client.put_off)
+                }
+                Some(keys) => self.client.is_put_off(self.shared, keys.iter().copied()),
+                None => {
+                    let mut requests = queue.requests(&COMMANDS);
+                    requests.any(|request| are_put_off(&request, self.shared, self.client))
+                }
+            };
+        self.client.transaction = Some(queue);
+        waits
+    }
+
+    /// Queues a request of a client in MULTI that may make it.
+    pub(crate) fn enqueue(&mut self, request: &Request<'_>) -> Admitted {
+        let spec = request.spec;
+        let limit = self.local.config(self.shared).request_limit_bytes;
+        if let Some(transaction) = &mut self.client.transaction {
+            let has_no_keys = !spec.has_keys() && !spec.names.select();
+            let without_keys = transaction.without_keys + usize::from(has_no_keys);
+            if without_keys > WITHOUT_KEYS_MAX {
+                let text = format!(
+                    "ERR a transaction may have {WITHOUT_KEYS_MAX} commands without keys at most"
+                );
+                return self.refuse(Some(spec), &text);
+            }
+            let queued_bytes = transaction
+                .queued_bytes
+                .saturating_add(queued_bytes(&request.args));
+            if queued_bytes > limit || !transaction.push(request) {
+                let text =
+                    format!("ERR transaction is larger than the request limit of {limit} bytes");
+                return self.refuse(Some(spec), &text);
+            }
+            transaction.queued_bytes = queued_bytes;
+            transaction.without_keys = without_keys;
+            transaction.writes |= pause::may_write(request, self.shared);
+        }
+        self.out.extend_from_slice(b"+QUEUED\r\n");
+        Admitted::Answered
+    }
 }
 
 /// The error text for an unknown or malformed request.
@@ -226,122 +349,20 @@ fn is_attack(args: &Args<'_>) -> bool {
     name.eq_ignore_ascii_case(b"host:") || name.eq_ignore_ascii_case(b"post")
 }
 
-pub(crate) fn refuse(
-    shared: &Shared,
-    local: &Local,
-    client: &mut Client,
-    out: &mut Vec<u8>,
-    spec: Option<&'static Spec>,
-    text: &str,
-) -> Admitted {
-    client.break_transaction();
-    client.end_key_wait(shared, true);
-    let is_exec = spec.is_some_and(|spec| spec.has(flag::RUNS_QUEUE));
-    if is_exec {
-        client.end_transaction();
-        let why = text.strip_prefix("ERR ").unwrap_or(text);
-        let text = format!("EXECABORT Transaction discarded because of: {why}");
-        Encoder::new(out, client.protocol).error(text);
-    } else {
-        Encoder::new(out, client.protocol).error(text);
-    }
-    local.note_error(shared, text);
-    if let Some(spec) = spec {
-        local.command(shared, spec.number).rejected.add(1);
-    }
-    Admitted::Answered
-}
-
-/// The end of the `CLIENT PAUSE` for which a request waits, if it does. The suspended run of an
-/// EXEC that does is dropped, as that of a script is: its memory keeps nobody out
-/// (interpreters::S4).
-fn waits_for_pause(
-    spec: &Spec,
-    args: &Args<'_>,
-    shared: &Shared,
-    local: &mut Local,
-    client: &mut Client,
-) -> Option<u64> {
-    let until_ms = pause::waits(&COMMANDS, (spec, args), shared, client);
-    if until_ms.is_some()
-        && let Some(transaction) = &mut client.transaction
-        && transaction.run.take().is_some()
-    {
-        transaction.ran = Duration::ZERO; // the next run begins with the first command
-        local.scripts.keep_nothing(client.id());
-    }
-    until_ms
-}
-
-/// The time at which a request is shown again that waits for keys that another client has reserved;
-/// `None`: it waits for none.
-fn waits_for_reserved(
-    spec: &Spec,
-    request: (&Args<'_>, &[KeyHash]),
-    shared: &Shared,
-    client: &mut Client,
-) -> Option<u64> {
-    let waits = shared.commands.gate() & global::RESERVED != 0
-        && !client.has_waited()
-        && writes_to_reserved(spec, request, shared, client);
-    waits.then(|| clock::now_ms() + routing::AGAIN_MS)
-}
-
-/// Whether a request would write to keys that another client has reserved. Scripts are stopped when
-/// they commit, and commands that wait for elements when they find some. `hashes`: those of its
-/// keys, or none if there are too many for a group.
-#[cold]
-fn writes_to_reserved(
-    spec: &Spec,
-    (args, hashes): (&Args<'_>, &[KeyHash]),
-    shared: &Shared,
-    client: &mut Client,
-) -> bool {
-    if !spec.has(flag::RUNS_QUEUE) {
-        let looks_later = spec.has(flag::SCRIPTING | flag::TAKES_FIRST);
-        let writes = spec.has(flag::WRITE) && spec.has_keys() && !looks_later;
-        return writes && !client.in_multi() && are_put_off(spec, (args, hashes), shared, client);
-    }
-    let Some(queue) = client.transaction.take() else {
-        return false;
-    };
-    let waits = queue.writes
-        && !queue.is_drafted()
-        && !queue.sliced
-        && match queue.hashes() {
-            _ if client.put_off != 0 => shared.commands.reservation_lasts(client.put_off),
-            Some(keys) => client.is_put_off(shared, keys.iter().copied()),
-            None => {
-                let mut requests = queue.requests(&COMMANDS);
-                requests.any(|(spec, args)| are_put_off(spec, (&args, &[]), shared, client))
-            }
-        };
-    client.transaction = Some(queue);
-    waits
-}
-
 /// Whether a write to the keys of a request waits for another client's reservation. Once it does,
-/// it waits for that one alone (reserved::V3), and its keys are not compared again. `hashes`: those
-/// of its keys, or none.
-fn are_put_off(
-    spec: &Spec,
-    (args, hashes): (&Args<'_>, &[KeyHash]),
-    shared: &Shared,
-    client: &mut Client,
-) -> bool {
+/// it waits for that one alone (reserved::V3), and its keys are not compared again.
+fn are_put_off(request: &Request<'_>, shared: &Shared, client: &mut Client) -> bool {
     /// All threads wait while so many are compared: some microseconds.
     const KEYS_AT_ONCE: usize = 256;
     if client.put_off != 0 {
         return shared.commands.reservation_lasts(client.put_off);
     }
     let own: Vec<KeyHash>;
-    let hashes = match hashes {
+    let hashes = match request.hashes {
         [] => {
             let store = shared.store();
-            let keys = spec.key_positions(args).map(|at| args.get(at));
-            own = keys
-                .map(|key| store.hash(key.unwrap_or_default()))
-                .collect();
+            let keys = request.key_positions();
+            own = keys.map(|at| store.hash(request.arg(at))).collect();
             &own
         }
         known => known,
@@ -360,36 +381,4 @@ fn queued_bytes(args: &Args<'_>) -> usize {
     const ARGUMENT_BYTES: usize = 40;
     let arguments: usize = args.iter().map(|arg| arg.len() + ARGUMENT_BYTES).sum();
     REQUEST_BYTES + arguments
-}
-
-/// Queues a request of a client in MULTI that may make it. `hashes`: those of its keys, or none.
-pub(crate) fn enqueue(
-    shared: &Shared,
-    local: &mut Local,
-    client: &mut Client,
-    (args, hashes): (&Args<'_>, &[KeyHash]),
-    out: &mut Vec<u8>,
-    spec: &'static Spec,
-) -> Admitted {
-    let limit = local.config(shared).request_limit_bytes;
-    if let Some(transaction) = &mut client.transaction {
-        let has_no_keys = !spec.has_keys() && !spec.names.select();
-        let without_keys = transaction.without_keys + usize::from(has_no_keys);
-        if without_keys > WITHOUT_KEYS_MAX {
-            let text = format!(
-                "ERR a transaction may have {WITHOUT_KEYS_MAX} commands without keys at most"
-            );
-            return refuse(shared, local, client, out, Some(spec), &text);
-        }
-        let queued_bytes = transaction.queued_bytes.saturating_add(queued_bytes(args));
-        if queued_bytes > limit || !transaction.push(spec, args, hashes) {
-            let text = format!("ERR transaction is larger than the request limit of {limit} bytes");
-            return refuse(shared, local, client, out, Some(spec), &text);
-        }
-        transaction.queued_bytes = queued_bytes;
-        transaction.without_keys = without_keys;
-        transaction.writes |= pause::may_write(spec, args, shared);
-    }
-    out.extend_from_slice(b"+QUEUED\r\n");
-    Admitted::Answered
 }

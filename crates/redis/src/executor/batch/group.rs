@@ -192,7 +192,7 @@ impl Group {
                 let resolved = COMMANDS.resolve(&args);
                 let hashes = self.hashes.len();
                 if let Resolved::Command(spec) = resolved {
-                    keys += self.hint(guard, (table, turn.client), spec, &args);
+                    keys += self.hint(guard, table, turn.client, spec, &args);
                 }
                 self.planned.push(Planned {
                     turn: next.turn as u32,
@@ -213,7 +213,8 @@ impl Group {
     fn hint(
         &mut self,
         guard: &Guard<'_>,
-        (table, client): (TableId, &Client),
+        table: TableId,
+        client: &Client,
         spec: &Spec,
         args: &Args<'_>,
     ) -> usize {
@@ -354,7 +355,7 @@ impl Group {
                     && let Resolved::Command(spec) = planned.resolved
                 {
                     let mut guard = session.pin_exclusive();
-                    run_alone(&step, spec, env, (&mut *turn, &mut guard));
+                    run_alone(&step, spec, env, &mut *turn, &mut guard);
                     settle_one(env, &mut guard, turn.client);
                     if silent {
                         turn.silence(start);
@@ -393,7 +394,8 @@ impl Group {
                 env.shared,
                 env.local,
                 turn.client,
-                (first.resolved.spec(), &args),
+                first.resolved.spec(),
+                &args,
                 untimed_ns,
                 ran,
             );
@@ -408,12 +410,11 @@ fn run_alone(
     step: &Step<'_>,
     spec: &'static Spec,
     env: &mut Environment<'_>,
-    (turn, guard): (&mut Turn<'_>, &mut Guard<'_>),
+    turn: &mut Turn<'_>,
+    guard: &mut Guard<'_>,
 ) {
-    let args = turn
-        .requests
-        .args(step.planned.request as usize, turn.input);
-    if pause::has_begun_for(&COMMANDS, (spec, &args), env.shared, turn.client) {
+    let request = step.request(spec, turn.requests, turn.input);
+    if pause::has_begun_for(&COMMANDS, &request, env.shared, turn.client) {
         // pause::P1: it has waited at the store's door.
         cold::note_reported(spec, env.shared, env.local, turn.client);
         return step.show_again(turn, Outcome::Yield);
@@ -517,7 +518,7 @@ mod tests {
             local,
             member: None,
         };
-        run_alone(&step, spec, &mut env, (&mut turn, &mut guard));
+        run_alone(&step, spec, &mut env, &mut turn, &mut guard);
         drop(guard);
         let is_shown_again = turn.executed == 0;
         let reply = String::from_utf8_lossy(&out).into_owned();

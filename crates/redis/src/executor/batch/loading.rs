@@ -42,24 +42,18 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
                 "LOADING Duramen is loading the dataset in memory: {}",
                 shared.progress()
             );
-            admit::refuse(shared, local, turn.client, turn.out, Some(spec), &text)
+            turn.admission(shared, local).refuse(Some(spec), &text)
         }
         Resolved::Command(spec)
             if !spec.has(flag::NO_AUTH) && turn.client.waits_for_users(shared) =>
         {
             let text = "LOADING this member has not heard from its coordinator yet, and so does not \
                         know which users may do this; until then it needs a requirepass of its own";
-            admit::refuse(shared, local, turn.client, turn.out, Some(spec), text)
+            turn.admission(shared, local).refuse(Some(spec), text)
         }
-        _ => admit::admit(
-            &resolved,
-            Ok(()),
-            shared,
-            local,
-            turn.client,
-            (&args, &[]),
-            turn.out,
-        ),
+        _ => turn
+            .admission(shared, local)
+            .admit(&resolved, &args, &[], Ok(())),
     };
     match admitted {
         Admitted::Run(permit) if runs_without_data(permit.spec()) => {

@@ -4,6 +4,7 @@ use super::admit::{self, Admitted};
 use super::{APPENDED_BYTES_PER_TURN, Turn};
 use crate::command::context::Context;
 use crate::command::flag;
+use crate::command::key::Key;
 use crate::command::lookup::Resolved;
 use crate::command::outcome::Outcome;
 use crate::command::permit::Permit;
@@ -20,6 +21,7 @@ use crate::state::local::Local;
 use crate::state::shared::commands::global;
 use crate::table::COMMANDS;
 use duramen_engine::{Guard, KeyHash};
+use duramen_wire::resp::Requests;
 
 /// A request of the group.
 pub(super) struct Planned {
@@ -174,18 +176,25 @@ impl Step<'_> {
     }
 
     fn queue(&self, spec: &'static Spec, env: &mut Environment<'_>, turn: &mut Turn<'_>) {
-        let requests = turn.requests;
-        let args = requests.args(self.planned.request as usize, turn.input);
+        let request = self.request(spec, turn.requests, turn.input);
         env.local.meter.begin_none();
         turn.client.flushing = None;
-        admit::enqueue(
-            env.shared,
-            env.local,
-            turn.client,
-            (&args, self.hashes),
-            turn.out,
+        turn.admission(env.shared, env.local).enqueue(&request);
+    }
+
+    /// The request, whose command is known.
+    #[inline]
+    pub(super) fn request<'t>(
+        &'t self,
+        spec: &'static Spec,
+        requests: &'t Requests,
+        input: &'t [u8],
+    ) -> Request<'t> {
+        Request {
             spec,
-        );
+            args: requests.args(self.planned.request as usize, input),
+            hashes: self.hashes,
+        }
     }
 
     /// The request has not run, or not to its end.
@@ -197,7 +206,7 @@ impl Step<'_> {
     #[inline]
     fn place(
         &self,
-        spec: &Spec,
+        spec: &'static Spec,
         member: &Membership,
         env: &mut Environment<'_>,
         turn: &Turn<'_>,
@@ -208,9 +217,7 @@ impl Step<'_> {
         }
         let table = routing::table_of(spec, turn.client.table(env.shared), env.shared);
         let has_tls = turn.client.has_tls();
-        let args = turn
-            .requests
-            .args(self.planned.request as usize, turn.input);
+        let request = self.request(spec, turn.requests, turn.input);
         let mut guard = access.guard();
         let view = match &mut guard {
             Some(guard) => env.local.view(member, guard),
@@ -219,14 +226,17 @@ impl Step<'_> {
         };
         if let [hash] = self.hashes {
             let at = match spec.keys.place().first {
-                0 => spec.key_positions(&args).next().unwrap_or_default(),
+                0 => request.key_positions().next().unwrap_or_default(),
                 first => first.into(),
             };
-            let key = args.get(at).unwrap_or_default();
-            return routing::one(view, table, key, *hash, has_tls);
+            let key = Key {
+                table,
+                hash: *hash,
+                bytes: request.arg(at),
+            };
+            return routing::one(view, key, has_tls);
         }
-        let view = (&**view, has_tls);
-        routing::find(view, guard.as_deref(), table, spec, &args, self.hashes)
+        routing::find(view, has_tls, guard.as_deref(), table, &request)
     }
 
     /// The permit of a request that ran and must run again alone; `None`: it is refused now.
@@ -234,18 +244,16 @@ impl Step<'_> {
     pub(super) fn permit_again(
         &self,
         spec: &'static Spec,
-        env: &Environment<'_>,
+        env: &mut Environment<'_>,
         turn: &mut Turn<'_>,
     ) -> Option<Permit> {
-        let args = turn
-            .requests
-            .args(self.planned.request as usize, turn.input);
+        let request = self.request(spec, turn.requests, turn.input);
         let table = turn.client.table(env.shared);
-        match Permit::check(spec, &args, turn.client, table, env.shared) {
+        match Permit::check(spec, &request.args, turn.client, table, env.shared) {
             Ok(permit) => Some(permit),
             Err(refusal) => {
-                let (shared, local) = (env.shared, &*env.local);
-                admit::deny(shared, local, turn.client, &args, turn.out, spec, refusal);
+                let mut admission = turn.admission(env.shared, env.local);
+                admission.deny(&request, refusal);
                 None
             }
         }
@@ -288,14 +296,8 @@ impl Step<'_> {
             NotServed::Refused(text) => text,
         };
         turn.client.unserved_until_ms = 0;
-        admit::refuse(
-            env.shared,
-            env.local,
-            turn.client,
-            turn.out,
-            Some(spec),
-            text,
-        );
+        let mut admission = turn.admission(env.shared, env.local);
+        admission.refuse(Some(spec), text);
         Outcome::Failed
     }
 
@@ -320,15 +322,8 @@ impl Step<'_> {
         let args = turn
             .requests
             .args(self.planned.request as usize, turn.input);
-        let outcome = match admit::admit(
-            &self.planned.resolved,
-            place,
-            env.shared,
-            env.local,
-            turn.client,
-            (&args, self.hashes),
-            turn.out,
-        ) {
+        let mut admission = turn.admission(env.shared, env.local);
+        let outcome = match admission.admit(&self.planned.resolved, &args, self.hashes, place) {
             Admitted::Run(permit) => {
                 let spec = permit.spec();
                 let outcome = self.execute(permit, env, turn, access, false);
@@ -384,13 +379,7 @@ impl Step<'_> {
     ) -> Outcome {
         let mut hashes = std::mem::take(&mut env.local.hashes);
         if let Some(guard) = access.guard() {
-            let request = Request {
-                spec: permit.spec(),
-                args: turn
-                    .requests
-                    .args(self.planned.request as usize, turn.input),
-                hashes: &[],
-            };
+            let request = self.request(permit.spec(), turn.requests, turn.input);
             let table = turn.client.table(env.shared);
             locks::hash_keys(guard, table, &request, &mut hashes);
         }
@@ -415,11 +404,8 @@ impl Step<'_> {
         let appended = access.appended_bytes();
         let mut context = Context {
             request: Request {
-                spec,
-                args: turn
-                    .requests
-                    .args(self.planned.request as usize, turn.input),
                 hashes,
+                ..self.request(spec, turn.requests, turn.input)
             },
             commands: &COMMANDS,
             table: turn.client.table(env.shared),
