@@ -29,7 +29,7 @@ pub(crate) fn close(
     durability: &Arc<Durability>,
     patience: impl Fn(Stop) -> Duration,
 ) -> Result<bool, ServerError> {
-    let must_wait = shared.membership().is_none() && shared.commands.answered_early();
+    let must_wait = shared.membership().is_none() && shared.commands.levels.answered_early();
     let owed = must_wait.then(|| durability.unwritten());
     let (ends, end) = mpsc::channel();
     let (shared, durability) = (Arc::clone(shared), Arc::clone(durability));
@@ -96,7 +96,8 @@ fn close_now(shared: &Shared, durability: &Durability) -> Result<(), ServerError
             // Without room for writes that were already acknowledged, it tries again until an
             // immediate stop is requested.
             Err(error @ duramen::Error::DiskFull(_))
-                if shared.stopping() == Stop::Graceful && shared.commands.answered_early() =>
+                if shared.stopping() == Stop::Graceful
+                    && shared.commands.levels.answered_early() =>
             {
                 tracing::error!(
                     "the stop waits, because the last acknowledged writes would be lost: {error}; another signal stops at once"

@@ -476,10 +476,11 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
     let engine = Arc::clone(durability.store().engine());
     shared
         .commands
-        .note_level(durability.store().default_level());
+        .levels
+        .note(durability.store().default_level());
     for table in engine.tables() {
         let level = engine.table_level(table.id)?;
-        shared.commands.set_level(table.id, level);
+        shared.commands.levels.set(table.id, level);
     }
     restore_databases(shared, &engine)?;
     restore_functions(shared, &engine)?;

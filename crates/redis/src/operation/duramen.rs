@@ -173,7 +173,7 @@ fn at_level(
         let level = ctx.level();
         return run(ctx, guard, level);
     };
-    ctx.shared.commands.note_level(level);
+    ctx.shared.commands.levels.note(level);
     if ctx.locked {
         // EXEC waits for the strictest level of its commands.
         ctx.client.asked_level = ctx.client.asked_level.max(Some(level));

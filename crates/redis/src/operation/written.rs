@@ -35,7 +35,7 @@ impl Shared {
     pub fn stop_written(&self, how: Stop, anyway: bool) -> Option<Arc<Finish>> {
         // A member's log is on other servers; and a write that was answered after it was on disk
         // cannot be lost.
-        let alone = self.membership().is_none() && self.commands.answered_early();
+        let alone = self.membership().is_none() && self.commands.levels.answered_early();
         let durability = self.durability().filter(|_| alone);
         let Some(durability) = durability.filter(|durability| durability.has_unwritten()) else {
             self.stop(how);

@@ -135,7 +135,7 @@ impl Local {
 
     /// The level of writes to a table: its own, or the server's.
     pub(crate) fn level_of_table(&mut self, shared: &Shared, table: TableId) -> Level {
-        match shared.commands.level(table) {
+        match shared.commands.levels.of(table) {
             Some(level) => level,
             None => self.config.get(shared).write_level(),
         }

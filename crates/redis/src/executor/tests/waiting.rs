@@ -274,7 +274,7 @@ fn requests_and_tables_have_levels_of_their_own() {
         .shared
         .create_table("fast", Some(Level::Memory))
         .expect("a table");
-    assert_eq!(bench.shared.commands.level(table), Some(Level::Memory));
+    assert_eq!(bench.shared.commands.levels.of(table), Some(Level::Memory));
     bench.commit(Level::Synced);
     let (reply, wait) = bench.one(
         &mut client,

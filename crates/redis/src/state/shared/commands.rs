@@ -5,6 +5,7 @@
 //! rare commands write them, so their lines stay shared in every core's cache. Each counter has one
 //! writer, its thread. The mutexes guard cold paths only.
 
+use super::levels::Levels;
 use super::reserved::Reservations;
 use crate::figures::counters::{CommandCounters, Counter, ThreadCommands};
 use crate::figures::slow_log::SlowLog;
@@ -12,11 +13,10 @@ use crate::figures::totals::Baseline;
 use crate::state::db::DBS;
 use crate::threads::clients::ClientRecord;
 use duramen_base::ids::Level;
-use duramen_base::limits::TABLES_MAX;
 use duramen_config::EventClasses;
 use duramen_engine::{KeyHash, Log, Position, TableId};
 use duramen_wire::native::message::TableEntry;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -47,12 +47,7 @@ pub struct CommandState {
     /// How often SWAPDB changed the table behind each database. Written by a thread that is
     /// exclusive in the store, read under a guard.
     exchanges: [AtomicU64; DBS],
-    /// Levels of tables, by the positions of their ids: 0 = the server's, else the level's number
-    /// plus one.
-    levels: Box<[AtomicU8]>,
-    /// A write may have been answered before it was on disk. Relaxed: the thread that answers so
-    /// has stored it before.
-    early: AtomicBool,
+    pub levels: Levels,
     /// End of `CLIENT PAUSE`, in milliseconds of the server's clock, times 2; plus 1: only writes
     /// wait. 0 = none.
     pause: AtomicU64,
@@ -94,8 +89,7 @@ impl CommandState {
                 })
             }),
             exchanges: std::array::from_fn(|_| AtomicU64::new(0)),
-            levels: (0..TABLES_MAX).map(|_| AtomicU8::new(0)).collect(),
-            early: AtomicBool::new(false),
+            levels: Levels::new(),
             pause: AtomicU64::new(0),
             threads: (0..threads).map(thread).collect(),
             reserved: Mutex::default(),
@@ -232,35 +226,6 @@ impl CommandState {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The table's own level; None = the server's.
-    #[inline]
-    pub(crate) fn level(&self, table: TableId) -> Option<Level> {
-        let level = self.levels.get(table.place())?.load(Ordering::Relaxed);
-        Level::from_number(level.wrapping_sub(1))
-    }
-
-    pub fn set_level(&self, table: TableId, level: Option<Level>) {
-        if let Some(level) = level {
-            self.note_level(level);
-        }
-        if let Some(place) = self.levels.get(table.place()) {
-            place.store(level.map_or(0, |level| level as u8 + 1), Ordering::Relaxed);
-        }
-    }
-
-    /// Notes that writes are answered at this level from now on.
-    pub fn note_level(&self, level: Level) {
-        if level == Level::Memory {
-            self.early.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether a write may have been answered at level `memory` since the start: only then can a
-    /// stop lose data.
-    pub fn answered_early(&self) -> bool {
-        self.early.load(Ordering::Relaxed)
-    }
-
     /// In a cluster: takes over the coordinator's list of tables whenever it changes. Database 0 is
     /// the table `db0`, and there is no other database, as in Redis Cluster. An empty list: no
     /// table is known yet.
@@ -271,7 +236,7 @@ impl CommandState {
             self.set_table(db, None);
         }
         for entry in tables {
-            self.set_level(entry.table, entry.level);
+            self.levels.set(entry.table, entry.level);
         }
     }
 

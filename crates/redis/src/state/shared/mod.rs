@@ -16,6 +16,7 @@
 pub mod commands;
 pub(crate) mod encodings;
 mod full;
+pub mod levels;
 mod memory;
 mod reserved;
 mod settings;
@@ -333,7 +334,7 @@ impl Shared {
         level: Option<Level>,
     ) -> Result<TableId, duramen::Error> {
         // Set the level before the table can be found: its first write is answered at its level.
-        let tell = |table| self.commands.set_level(table, level);
+        let tell = |table| self.commands.levels.set(table, level);
         match self.durability() {
             Some(durability) => {
                 durability.log().check_disk()?; // else its client would wait for space

@@ -168,7 +168,7 @@ impl Shared {
             self.tls.install(certificates);
         }
         if let Some(log) = self.data().and_then(|store| store.log()) {
-            self.commands.note_level(config.write_level());
+            self.commands.levels.note(config.write_level());
             log.set_default_level(config.write_level());
         }
         if let Some(durability) = self.durability() {
