@@ -108,7 +108,7 @@ impl Left {
         let common = &durable.common;
         if !has_bug(Bug::LostNamesForgotten) {
             let lost: Vec<SegmentId> = self.images.keys().copied().collect();
-            common.log().announce_lost(&lost, &self.listed);
+            common.log().swaps().announce_lost(&lost, &self.listed);
         }
         let mut claims: Vec<(SegmentId, &Claim)> = Vec::new();
         for loss in &self.losses {

@@ -220,7 +220,7 @@ impl Local {
     fn write_clean_shutdown(&self, common: &Common) -> Result<(), Error> {
         let mut commit = common.lock();
         commit.master.record(Record::CleanShutdown {
-            next_segment: common.log().next_segment_id(),
+            next_segment: common.log().numbers().next_segment_id(),
             safe_version: common.engine.version_floor(),
         });
         self.commit(common, &mut commit, Level::Synced)?;

@@ -1,8 +1,8 @@
 //! The engine's API types: options, objects, decisions, outcomes, errors.
 
 use crate::device::{Cold, FlashOptions};
-use duramen_base::ids::Level;
 pub use duramen_base::ids::TableId;
+use duramen_base::ids::{Level, SegmentId};
 use duramen_format::entry::Completion;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -140,6 +140,18 @@ impl LogOptions {
             zones: 0,
             group_bytes_max: u64::MAX,
         }
+    }
+}
+
+impl LogOptions {
+    /// The number of zones, at least one.
+    pub(crate) fn zone_count(&self) -> u64 {
+        self.zones.max(1)
+    }
+
+    /// The zone of a segment: segments of a zone have their replicas on the same backups.
+    pub(crate) fn zone_of(&self, segment: SegmentId) -> u64 {
+        segment.0 % self.zone_count()
     }
 }
 

@@ -140,7 +140,10 @@ fn kill_index(pin: &Pin<'_>, index: &Index) {
 /// True if the `entries` of a table that is being cleared may be counted afterwards (cleared::K2),
 /// and are many or on flash.
 fn may_count_later(core: &Core, entries: u64) -> bool {
-    let sides = core.log.as_ref().is_some_and(|log| log.has_sides());
+    let sides = core
+        .log
+        .as_ref()
+        .is_some_and(|log| log.arrivals().has_sides());
     let on_flash = core.tier().map_or(0, |tier| tier.statistics().used_bytes);
     let mut windows = 0..core.space.segments.len() as u32;
     (entries > FEW_OBJECTS || on_flash > 0)

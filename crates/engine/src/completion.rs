@@ -86,7 +86,7 @@ impl Guard<'_> {
                 return Ok(());
             }
             if let Some(log) = &core.log {
-                log.check_writable()?;
+                log.refusals().check()?;
             }
             if !roll(core, head, tail, bytes, Purpose::Tombstones)? {
                 append.make_room(pin, Purpose::Tombstones)?;
@@ -123,7 +123,7 @@ impl Guard<'_> {
         // writes while its lock is held.
         record.write_to(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
         tail.record(&core.space);
-        log.publish(head.number, tail);
+        log.streams().publish(head.number, tail);
         // Like a tombstone: alive in its window until a cleaner drops it, and not counted among the
         // live objects.
         head.counters.note_tombstone(bytes);

@@ -60,7 +60,10 @@ pub use duramen_base::waits::Wait;
 #[cfg(debug_assertions)]
 pub use flip::FlipPart;
 pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived, Unfinished};
-pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};
+pub use log::{
+    Collected, DiskRoom, Log, Numbers, Pass, Piece, Position, Refusals, Relocation, SurvivorReady,
+    Swap, Swaps,
+};
 pub use many::{Many, Part};
 pub use range::{
     Export, Purge, Purged, RANGE_PARTS, RangeCount, RangePart, RangeStatistics, Watch,

@@ -21,14 +21,13 @@
 //!   caller names them ([`Pin::warm_alone`]). One gap is open: a promoted copy that the step has
 //!   met may be given up, and its write then reads the device.
 
-use crate::Error;
 use crate::core::Core;
-use crate::log::Log;
 use crate::session::append::Appender;
 use crate::session::order::settle_alone;
 use crate::session::roll::{roll, takes};
 use crate::session::{Guard, Pin};
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES};
+use crate::{Error, LogOptions};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{ALIGN_BYTES, NewObject, NewTombstone};
@@ -127,7 +126,7 @@ pub(crate) fn set_room_aside(
     assert!(pin.is_in_step(), "room is set aside for a step");
     let (core, stamp) = (pin.core(), pin.entries().stamp());
     if let Some(log) = &core.log {
-        log.check_writable()?;
+        log.refusals().check()?;
     }
     if pin.is_alone() {
         settle_alone(core, append.stream())?;
@@ -173,7 +172,7 @@ pub(crate) fn set_windows_aside<'s>(
     let most = core
         .log
         .as_ref()
-        .map_or(u64::MAX, |log| log.group_bytes_max());
+        .map_or(u64::MAX, |log| log.options().group_bytes_max);
     let limit = one.max(usize::try_from(most).unwrap_or(usize::MAX));
     if bytes > limit || room.longest_bytes > one {
         return Err(Error::GroupTooLarge { bytes, limit }); // R3
@@ -197,16 +196,11 @@ pub(crate) fn set_windows_aside<'s>(
     Ok(())
 }
 
-impl Log {
-    /// Maximum bytes of a group, or of a segment if that is longer (R3).
-    fn group_bytes_max(&self) -> u64 {
-        self.options().group_bytes_max
-    }
-
+impl LogOptions {
     /// Number of segments that the longest group takes at once.
     pub fn group_segments_max(&self, segment_bytes: u64) -> u64 {
         // Each is filled until the next entry does not fit; two of the longest entries fill one.
-        self.group_bytes_max()
+        self.group_bytes_max
             .saturating_mul(2)
             .div_ceil(segment_bytes)
     }

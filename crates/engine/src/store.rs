@@ -100,7 +100,9 @@ impl Store {
     /// This survivor of a pass will never be durable: its pass is given up, so that later ones do
     /// not wait for it. False: it is no survivor that waits for its Swap.
     pub fn give_up_pass_of(&self, survivor: SegmentId, why: &str) -> bool {
-        let is_first = self.log().and_then(|log| log.give_up_pass_of(survivor));
+        let is_first = self
+            .log()
+            .and_then(|log| log.swaps().give_up_pass_of(survivor));
         if is_first == Some(true) {
             self.core.listeners.damages.tell_given_up(survivor, why);
         }
@@ -257,7 +259,7 @@ impl Store {
         self.make_table(None, name, level, floor, |table| {
             tell(table);
             if let Some(log) = self.log() {
-                log.publish_change(TableChange::Create {
+                log.changes().publish(TableChange::Create {
                     table,
                     name: name.to_owned(),
                     level,
@@ -281,7 +283,7 @@ impl Store {
         let version = self.version_floor();
         self.make_table(Some(id), name, level, version, |table| {
             if let Some(log) = self.log() {
-                log.publish_change(TableChange::Create {
+                log.changes().publish(TableChange::Create {
                     table,
                     name: name.to_owned(),
                     level,
@@ -370,7 +372,8 @@ impl Store {
         let _guard = session.pin();
         self.core.tables.set_level(table, level)?;
         if let Some(log) = self.log() {
-            log.publish_change(TableChange::SetLevel { table, level });
+            log.changes()
+                .publish(TableChange::SetLevel { table, level });
         }
         Ok(())
     }
@@ -384,7 +387,8 @@ impl Store {
         let _noted = waits::note(Resource::Head, NOTHING);
         for head in self.core.actors.heads() {
             let mut tail = head.tail.lock().expect("head");
-            log.close_head(&self.core.space, head.number, &mut tail);
+            log.streams()
+                .close_head(&self.core.space, head.number, &mut tail);
         }
     }
 
@@ -506,11 +510,11 @@ impl Store {
         let swaps = log.swaps();
         // Looked up first, as a pass that begins meanwhile moves a segment from one of these places
         // to another.
-        let has_source = swaps.is_at_work()
-            || swaps.is_victim(segment)
-            || swaps.is_emptied(segment)
+        let has_source = swaps.turn().is_taken()
+            || swaps.queues().passes().is_victim(segment)
+            || swaps.queues().passes().is_emptied(segment)
             || self.has_window(log, segment);
-        if !swaps.is_listed(segment) {
+        if !swaps.is_durable_segment(segment) {
             Relocation::Done
         } else if has_source {
             Relocation::Waiting
@@ -545,7 +549,8 @@ impl Store {
             };
             let window = tail.window();
             if window.is_some_and(|window| log.segment_of(window as usize) == segment) {
-                log.close_head(&core.space, head.number, &mut tail);
+                log.streams()
+                    .close_head(&core.space, head.number, &mut tail);
             }
         }
     }

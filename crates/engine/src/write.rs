@@ -213,7 +213,7 @@ impl<'s> Guard<'s> {
         let (core, index) = (self.pin.core(), self.pin.index(table)?);
         // An object that a load evicted may be on disk though its partition has never had a key.
         let log = core.log.as_deref();
-        let is_certain = || log.is_none_or(|log| log.eviction_victim() == SegmentId::NONE);
+        let is_certain = || log.is_none_or(|log| log.swaps().eviction_victim() == SegmentId::NONE);
         let is_empty = index.partition(hash).view().len() == 0 && is_certain();
         // No object has such a key: a command over several keys continues with the next.
         if key.len() > KEY_BYTES_MAX || is_empty {
@@ -587,7 +587,7 @@ impl<'s> Appender<'s> {
     ) -> Result<bool, Error> {
         if locked.found.is_none() {
             seen.observe_absence(pin.core(), index, locked.partition, key.0);
-            if log.eviction_victim() == SegmentId::NONE {
+            if log.swaps().eviction_victim() == SegmentId::NONE {
                 return Ok(true);
             }
         }
@@ -691,7 +691,7 @@ impl<'s> Appender<'s> {
         });
         tail.record(&core.space);
         if let Some(log) = core.log.as_deref() {
-            log.streams[head.number].publish(tail.position(), tail.in_group());
+            log.streams().publish(head.number, tail);
         }
         if let Some(expires_at_ms) = expires_at_ms
             && let Some(window) = tail.window()
@@ -762,10 +762,10 @@ impl<'s> Appender<'s> {
 #[inline(always)]
 fn victim_of(log: &Log, space: &Space, locked: &Locked<'_>, tail: &Tail) -> SegmentId {
     let Some((_, slot, _)) = locked.found else {
-        return log.eviction_victim();
+        return log.swaps().eviction_victim();
     };
     // The entries of a group may still move to another segment, away from the other entries of this
     // one.
     let own = tail.window().filter(|_| !tail.in_group());
-    log.victim(space, slot.location(), own)
+    log.windows().victim(space, slot.location(), own)
 }

@@ -89,7 +89,7 @@ impl Local {
             .segments_mut()
             .survivor_durable(ready.segment, LOCAL, certificate);
         drop(commit);
-        log.survivor_durable(ready.segment);
+        log.swaps().survivor_durable(ready.segment);
         Ok(true)
     }
 
@@ -123,7 +123,7 @@ impl Local {
         self.commit(common, commit, Level::Synced)?;
         self.apply_rules(common, commit)?;
         if let Some(swap) = commit.survivors.take_swapped() {
-            log.swapped(&swap);
+            log.swaps().swapped(&swap);
         }
         Ok(true)
     }
@@ -156,7 +156,7 @@ impl Local {
 
 /// Drops frames of side logs that were given up. Returns whether there were any.
 fn drop_abandoned(common: &Common) -> bool {
-    let abandoned = common.log().take_abandoned();
+    let abandoned = common.log().swaps().take_abandoned();
     let mut commit = common.lock();
     for segment in &abandoned {
         if commit.survivors.remove(*segment) {
@@ -193,7 +193,7 @@ impl Common {
         let why = "more than one bit of an entry changed in memory before it was written";
         let is_given_up = self.engine.give_up_pass_of(segment, why);
         if is_given_up {
-            self.log().survivor_durable(segment); // only its memory is left of it
+            self.log().swaps().survivor_durable(segment); // only its memory is left of it
         }
         is_given_up
     }

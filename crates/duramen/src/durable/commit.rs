@@ -96,7 +96,7 @@ impl Commit {
         // A victim that is not listed yet waits in the rules (replication::O15). One whose swap is
         // written already needs no announcement: nothing that is written now counts without that
         // swap (G1).
-        master.forget_victims(|victim| log.is_durable_segment(victim));
+        master.forget_victims(|victim| log.swaps().is_durable_segment(victim));
         for pass in collected.passes() {
             master.record(Record::Pass(Pass {
                 first: pass.first,
@@ -132,7 +132,7 @@ impl Commit {
 
     /// Applies the rules. Returns whether something is to be sent.
     fn poll(&mut self, log: &Log) -> bool {
-        let mut next_id = || log.new_segment_id();
+        let mut next_id = || log.numbers().new_segment_id();
         self.master.poll(&mut next_id, &mut self.effects);
         for effect in self.effects.drain(..) {
             match effect {

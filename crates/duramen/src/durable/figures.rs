@@ -56,7 +56,7 @@ impl Durable {
     /// The figures of this side; the store adds its own. Waits for no disk.
     pub fn stats(&self) -> DurabilityStats {
         let log = self.common.log();
-        let room = self.local().map(|_| log.disk_room());
+        let room = self.local().map(|_| log.swaps().disk().room());
         let (log_segments, log_segments_max) = room.unwrap_or_default();
         let figures = &self.common.figures;
         DurabilityStats {

@@ -48,7 +48,7 @@ impl Health {
     /// Whether the disk takes writes that add data.
     pub fn state(&self, log: &Log) -> DiskState {
         match self.get() {
-            DiskState::Ok if log.is_short_of_disk() => DiskState::Full,
+            DiskState::Ok if log.swaps().disk().is_short() => DiskState::Full,
             state => state,
         }
     }

@@ -170,7 +170,8 @@ impl Common {
                 .set(DiskState::Failed(reason.clone()), self.log());
         }
         self.log()
-            .cannot_clean(matches!(done, Err(Error::DiskFull(_))));
+            .refusals()
+            .set_cannot_clean(matches!(done, Err(Error::DiskFull(_))));
     }
 }
 

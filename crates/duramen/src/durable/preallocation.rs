@@ -55,8 +55,10 @@ impl Local {
 impl Preallocation {
     fn take_frames(&self, backup: &Backup, log: &Log, now_ms: impl Fn() -> u64) {
         let geometry = backup.geometry();
-        let group = log.group_segments_max(u64::from(geometry.segment_bytes));
-        let segments = match log.segments_listed() {
+        let group = log
+            .options()
+            .group_segments_max(u64::from(geometry.segment_bytes));
+        let segments = match log.swaps().disk().room().0 {
             0 => SEGMENTS_OF_EMPTY, // the first write lists some, and its commit takes the rest
             listed => listed + SEGMENTS_AHEAD + group,
         };
@@ -86,6 +88,6 @@ impl Preallocation {
         let refused_ms = if is_short { now_ms } else { 0 };
         self.refused_ms.store(refused_ms, Ordering::Relaxed);
         let room = if is_short { room_in(ready) } else { u64::MAX };
-        log.set_disk_room(room);
+        log.swaps().disk().set_space(room);
     }
 }

@@ -118,7 +118,7 @@ impl Remote {
     /// Applies the rules and sends their calls.
     fn apply(&self, common: &Common, commit: &mut Commit) {
         let mut effects = std::mem::take(&mut commit.effects);
-        let mut next_id = || common.log().new_segment_id();
+        let mut next_id = || common.log().numbers().new_segment_id();
         commit.master.poll(&mut next_id, &mut effects);
         for effect in effects.drain(..) {
             match effect {
@@ -252,7 +252,7 @@ impl Commit {
         let written = self.copies.take_written(&self.master);
         for (segment, certificate) in &written {
             self.survivors.add(*segment, *certificate);
-            common.log().survivor_durable(*segment);
+            common.log().swaps().survivor_durable(*segment);
         }
         let any = self.copies.write_more(common, &mut self.master);
         any || !written.is_empty()
@@ -272,12 +272,12 @@ impl Commit {
 
     /// Frees the replicas of survivors of side logs that were given up.
     fn drop_abandoned(&mut self, log: &Log) -> bool {
-        let abandoned = log.take_abandoned();
+        let abandoned = log.swaps().take_abandoned();
         for segment in &abandoned {
             let is_written = self.survivors.remove(*segment);
             let is_under_way = self.copies.remove(*segment);
             if is_under_way {
-                log.survivor_durable(*segment);
+                log.swaps().survivor_durable(*segment);
             }
             if is_written || is_under_way {
                 self.master.survivor_abandoned(*segment);
@@ -291,7 +291,7 @@ impl Commit {
         if self.survivors.is_swap_proposed() {
             let swap = self.survivors.take_swapped();
             if let Some(swap) = &swap {
-                log.swapped(swap);
+                log.swaps().swapped(swap);
             }
             return swap.is_some();
         }

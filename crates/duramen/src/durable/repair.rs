@@ -144,7 +144,7 @@ impl Repairs {
     /// Adds a replica, if it is part of the log.
     fn add(&self, damaged: Damaged, log: &Log) {
         let segment = damaged.segment;
-        if damaged.kind != Kind::Control && !log.is_durable_segment(segment) {
+        if damaged.kind != Kind::Control && !log.swaps().is_durable_segment(segment) {
             return; // about to be freed
         }
         self.found.fetch_add(1, Ordering::Relaxed);

@@ -67,7 +67,7 @@ impl Survivors {
                 return false;
             };
             self.written.extend(added);
-            log.swap_withdrawn(&swap);
+            log.swaps().swap_withdrawn(&swap);
         }
         true
     }

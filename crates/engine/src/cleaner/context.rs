@@ -689,8 +689,11 @@ impl Context {
 
 /// The origin of a victim's entries, if origins are noted.
 fn traced(core: &Core, window: u32) -> Option<Trace> {
-    let log = core.log.as_deref().filter(|log| log.has_origins())?;
-    Some(Trace::new(log.take_origin(&core.space, window)))
+    let log = core
+        .log
+        .as_deref()
+        .filter(|log| log.windows().has_origins())?;
+    Some(Trace::new(log.windows().take_origin(&core.space, window)))
 }
 
 impl Current {
@@ -720,7 +723,8 @@ impl Current {
     /// Entries of it will be evicted, which may not be what it was taken for (levels::V4).
     fn announce_eviction(&mut self, log: &Log) {
         if !self.evict && !self.announced {
-            log.announce_evicted(vec![self.segment]);
+            let segments = vec![self.segment];
+            log.swaps().announce_evicted(segments, log.numbers());
             self.announced = true;
         }
     }

@@ -63,14 +63,14 @@ impl Load {
             .segment_bytes_committed()
             .saturating_sub(waiting as u64 + promoted);
         let on_flash = core.tier().map_or(0, |tier| tier.statistics().used_bytes);
-        let (disk_segments, disk_segments_max) = log.swaps().room();
+        let (disk_segments, disk_segments_max) = log.swaps().disk().room();
         Load {
             used_part: used as f64 / budget,
             live_part: core.live_in_memory() as f64 / budget,
             tombstone_part: core.actors.tombstone_bytes() as f64 / (budget + on_flash as f64),
             disk_segments,
             disk_segments_max,
-            compaction_is_dry: log.swaps().is_dry(),
+            compaction_is_dry: log.swaps().turn().is_dry(),
             two_levels: log.options().two_levels,
         }
     }
@@ -139,7 +139,7 @@ impl Context {
         self.victims
             .extend(select_memory(core, log, self.seat.node()));
         if !self.victims.is_empty() {
-            log.swaps().set_dry(false);
+            log.swaps().turn().set_dry(false);
             return;
         }
         // Finds tombstones that may be dropped by now. And combined cleaning frees memory that
@@ -149,7 +149,7 @@ impl Context {
                 break;
             }
         }
-        log.swaps().set_dry(true);
+        log.swaps().turn().set_dry(true);
         if !combine && !loading {
             self.begin_pass(core, log, tally, goal);
         }
@@ -177,7 +177,7 @@ impl Context {
         };
         let empty = swaps.take_empty();
         if windows.is_empty() && empty.is_empty() {
-            swaps.end_turn();
+            swaps.turn().end();
             return false;
         }
         let in_memory = windows
@@ -187,9 +187,11 @@ impl Context {
         // Others leave once they are known to be sound (context::C5); tombstones name older ones.
         let leaving = empty.clone();
         // Each survivor may have to be shorter than a window, when memory is very short.
-        let count = (4 * windows.len() as u64 + 4) * log.zones();
-        let first = log.new_segment_ids(count);
-        let zone = victims.first().map_or(0, |victim| log.zone_of(*victim));
+        let count = (4 * windows.len() as u64 + 4) * log.options().zone_count();
+        let first = log.numbers().new_segment_ids(count);
+        let zone = victims
+            .first()
+            .map_or(0, |victim| log.options().zone_of(*victim));
         swaps.announce(
             Pass {
                 first,
@@ -210,7 +212,9 @@ impl Context {
             leaving,
             survivors: Vec::new(),
             parts: None,
-            next: first.0 + (zone + log.zones() - log.zone_of(first)) % log.zones(),
+            next: first.0
+                + (zone + log.options().zone_count() - log.options().zone_of(first))
+                    % log.options().zone_count(),
             end: first.0 + count,
             goal,
             victim_bytes,
@@ -250,8 +254,8 @@ impl Context {
             log.swaps().scanned(swap, log.appended());
         }
         log.swaps().relocations.pass_ended();
-        log.swaps().end_turn();
-        log.swaps().set_dry(false);
+        log.swaps().turn().end();
+        log.swaps().turn().set_dry(false);
         log.demand();
     }
 
@@ -391,7 +395,8 @@ impl Context {
             let bytes = core.space.segments[victim as usize].appended_bytes() as usize;
             windows.open_partial(self.seat.node(), bytes)
         })?;
-        log.give_window(&core.space, window, segment, header_kind, 0);
+        log.windows()
+            .give(&core.space, window, segment, header_kind, 0);
         if purpose == Purpose::Compacted {
             let segments = &core.space.segments;
             let last_ms = segments[victim as usize].last_expiry_ms(); // core::doubt::DC4
@@ -399,8 +404,8 @@ impl Context {
         }
         self.survivor.roll(&core.space, window);
         if let (Some(pass), Kind::Combine) = (&mut self.pass, kind) {
-            pass.next += log.zones();
-            pass.parts = log.has_origins().then(Parts::default);
+            pass.next += log.options().zone_count();
+            pass.parts = log.windows().has_origins().then(Parts::default);
             pass.survivors.push(segment);
             log.swaps().opened_survivor(segment);
             add(&self.seat.tally(core).survivors, 1);
@@ -418,9 +423,11 @@ impl Context {
     ) -> u32 {
         add(&self.seat.tally(core).compactions, 1);
         self.since_rescan += 1;
-        log.swaps().no_longer_as_closed(current.segment);
+        let swaps = log.swaps();
+        let segment = current.segment;
+        swaps.queues().survivors().no_longer_as_closed(segment);
         let Some(window) = self.survivor.window() else {
-            log.swaps().emptied(current.segment);
+            swaps.queues().passes().emptied(segment);
             return 0;
         };
         self.close_compacted(core, log, current, window);
@@ -440,7 +447,8 @@ impl Context {
         let new = &core.space.segments[window as usize];
         new.set_opened(old.opened_ms(), old.opened_tick());
         if let Some(trace) = &mut current.trace {
-            log.set_origin(&core.space, window, trace.made.take());
+            let made = trace.made.take();
+            log.windows().set_origin(&core.space, window, made);
         }
         self.close_survivor(core);
     }
@@ -509,7 +517,8 @@ impl Context {
             return false; // both leave together
         }
         let leaving = self.pass.as_ref().map_or(&[][..], |pass| &pass.leaving);
-        let ask = || log.swaps().needs().tombstone(entry.victim, leaving);
-        self.remembered.get(log.swaps().serial(), entry.victim, ask)
+        let ask = || log.swaps().list().needs().tombstone(entry.victim, leaving);
+        self.remembered
+            .get(log.swaps().list().serial(), entry.victim, ask)
     }
 }

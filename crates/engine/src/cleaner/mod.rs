@@ -274,7 +274,7 @@ impl Cleaner {
 /// True while many entries come at once: segments are being loaded, or a side log is being filled.
 fn index_grows(core: &Core) -> bool {
     let log = core.log.as_ref();
-    log.is_some_and(|log| log.is_loading() || log.has_sides())
+    log.is_some_and(|log| log.arrivals().are_there())
 }
 
 /// True if writers are refused: memory or the disk is full.

@@ -514,7 +514,7 @@ impl<'c> Search<'c> {
             return WAIT_MAX;
         }
         let mut log = self.core.log.iter();
-        match log.any(|log| log.swaps().is_short_of_disk()) {
+        match log.any(|log| log.swaps().disk().is_short()) {
             true => FULL_DISK_AGAIN,
             false => FULL_DISK_AFTER,
         }
@@ -529,7 +529,7 @@ impl<'c> Search<'c> {
         };
         let segments = (0..).zip(&core.space.segments);
         log.swaps().is_waiting()
-            || log.swaps().is_at_work() && !core.disk_has_room(self.purpose)
+            || log.swaps().turn().is_taken() && !core.disk_has_room(self.purpose)
             || segments
                 .filter(|(_, segment)| segment.is_closed())
                 .any(|(window, _)| match core.tier() {
@@ -559,7 +559,7 @@ impl<'c> Search<'c> {
     /// The error for a writer that gets no segment for want of disk.
     fn disk_full(&self) -> Error {
         if let Some(log) = &self.core.log {
-            log.swaps().refused();
+            log.swaps().disk().set_refused(true);
         }
         Error::DiskFull
     }
@@ -568,13 +568,13 @@ impl<'c> Search<'c> {
 /// True if survivors cannot be written for want of space.
 fn is_disk_full(core: &Core) -> bool {
     let mut log = core.log.iter();
-    log.any(|log| log.is_disk_full_for_cleaners())
+    log.any(|log| log.refusals().cannot_clean())
 }
 
 /// Requests a commit, and yields the core to the thread that makes it.
 fn ask_disk(core: &Core) -> Result<(), Error> {
     if let Some(log) = &core.log {
-        log.check_writable()?;
+        log.refusals().check()?;
         log.demand();
     }
     #[cfg(not(any(loom, shuttle)))]

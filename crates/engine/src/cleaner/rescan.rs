@@ -26,7 +26,7 @@ pub(super) fn rescan(core: &Core, log: &Log, seat: Seat) -> bool {
         let start = core.space.offset_of(window);
         let end = start + segment.appended_bytes() as usize;
         let mut at = start + SEGMENT_HEADER_BYTES;
-        let needs = log.swaps().needs();
+        let needs = log.swaps().list().needs();
         while at < end {
             // SAFETY: a closed segment is initialised from its header to `appended`; the pin
             // keeps the window.
@@ -51,7 +51,8 @@ pub(super) fn rescan(core: &Core, log: &Log, seat: Seat) -> bool {
         }
         drop(needs);
         log.swaps()
-            .note_rescan(window, incarnation, done, kept, droppable);
+            .rescan()
+            .note(window, incarnation, done, kept, droppable);
     }
     seat.leave(core);
     true
@@ -59,20 +60,20 @@ pub(super) fn rescan(core: &Core, log: &Log, seat: Seat) -> bool {
 
 fn next_window(core: &Core, log: &Log, seat: Seat) -> Option<u32> {
     let windows = core.space.windows_of_node(seat.node());
+    let (rescan, done) = (log.swaps().rescan(), log.swaps().swaps_done());
     let is_due = |window: &u32| {
         let segment = &core.space.segments[*window as usize];
         segment.is_closed()
             && !core.is_cold(*window)
             && log.is_victim_to_be(*window)
-            && log.swaps().wants_rescan(*window, segment.incarnation())
+            && rescan.is_wanted(*window, segment.incarnation(), done)
     };
-    let from = log.swaps().rescan_cursor(windows.len());
+    let from = rescan.cursor(windows.len());
     let found = windows
         .clone()
         .skip(from)
         .chain(windows.clone().take(from))
         .find(is_due)?;
-    log.swaps()
-        .set_rescan_cursor((found - windows.start) as usize + 1);
+    rescan.set_cursor((found - windows.start) as usize + 1);
     Some(found)
 }

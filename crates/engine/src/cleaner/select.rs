@@ -159,7 +159,8 @@ pub fn select_hollow_on_disk(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     candidates.truncate(HOLLOW_MAX);
     let live: u64 = candidates.iter().map(|(live, _)| live).sum();
     let survivors = live.div_ceil(core.space.segment_bytes() as u64);
-    if candidates.len() as u64 <= survivors || log.swaps().room_for_survivors() <= survivors {
+    if candidates.len() as u64 <= survivors || log.swaps().disk().room_for_survivors() <= survivors
+    {
         return Vec::new();
     }
     let candidates = candidates.into_iter().map(|(_, window)| (0.0, window));
@@ -188,7 +189,10 @@ const COMPACTIONS_MAX: usize = 4;
 /// believed (core::doubt::DC3).
 fn needed_bytes(core: &Core, log: &Log, window: u32, now_ms: u64) -> u64 {
     let segment = &core.space.segments[window as usize];
-    let droppable = log.swaps().droppable(window, segment.incarnation());
+    let droppable = log
+        .swaps()
+        .rescan()
+        .droppable(window, segment.incarnation());
     let expired = match core.is_loading() {
         true => 0, // expired entries stay until the load ends (load::R5)
         false => segment.expired_estimate(now_ms),
@@ -214,7 +218,7 @@ fn closed_windows<'a>(core: &'a Core, log: &'a Log, node: usize) -> impl Iterato
 
 /// Windows of a node whose segments may be victims of a pass (swap::D3).
 fn settled_windows(core: &Core, log: &Log, node: usize) -> Vec<u32> {
-    let needs = log.swaps().needs();
+    let needs = log.swaps().list().needs();
     closed_windows(core, log, node)
         .filter(|window| needs.is_settled(log.segment_of(*window as usize)))
         .collect()
@@ -273,7 +277,7 @@ pub fn select_disk(
         }
     }
     let total = candidates.len() as u64;
-    let mut in_zone = log.zones() > 1;
+    let mut in_zone = log.options().zone_count() > 1;
     if !oldest_first {
         let next = rounds.next(in_zone, total, core.died_bytes(), segment_bytes);
         core.cleaners.pacer.note_passes(next.is_none());
@@ -283,7 +287,7 @@ pub fn select_disk(
         in_zone = reach;
     }
     candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-    let room = log.swaps().room_for_survivors().saturating_sub(1);
+    let room = log.swaps().disk().room_for_survivors().saturating_sub(1);
     let limits = PassLimits {
         live_max: (total / 8).clamp(1, PASS_SEGMENTS_MAX).min(room) * segment_bytes,
         room: room * segment_bytes,
@@ -292,7 +296,7 @@ pub fn select_disk(
             .saturating_sub(SEGMENT_HEADER_BYTES as u64 + rounds.unused_bytes())
             .max(1),
     };
-    let zone_of = |window| log.zone_of(log.segment_of(window as usize));
+    let zone_of = |window| log.options().zone_of(log.segment_of(window as usize));
     let chosen = match in_zone {
         true => limits.best_in_zone(candidates, zone_of),
         false => limits.pass(candidates),
@@ -393,7 +397,7 @@ impl PassLimits {
 /// a victim of the next pass, until a segment is free. Otherwise scattered removals would fill the
 /// reserve for their tombstones before any few segments had enough dead bytes for one.
 fn select_to_merge(core: &Core, log: &Log, node: usize, room: u64) -> Vec<u32> {
-    if log.swaps().has_room(Purpose::Head) {
+    if log.swaps().disk().has_room(Purpose::Head) {
         return Vec::new();
     }
     let now_ms = core.clock().believed_ms();
@@ -459,7 +463,7 @@ pub fn select_wanted(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     let wanted = wanted.filter(is_wanted).map(|window| (0.0, window));
     let wanted: Vec<(f64, u32)> = wanted.collect();
     // The reserve of survivors stays, or else the log is cleaned first.
-    if log.swaps().room_for_survivors() == 0 {
+    if log.swaps().disk().room_for_survivors() == 0 {
         return Vec::new();
     }
     claim(core, wanted, 1, For::Pass)
@@ -468,10 +472,10 @@ pub fn select_wanted(core: &Core, log: &Log, node: usize) -> Vec<u32> {
 /// Asks for the relocation of a segment for which a token stands, one at a time (levels::V5).
 pub fn want_of_token(core: &Core, log: &Log, node: usize) {
     let swaps = log.swaps();
-    if log.eviction_victim() == SegmentId::NONE || swaps.relocations.is_asking() {
+    if swaps.eviction_victim() == SegmentId::NONE || swaps.relocations.is_asking() {
         return;
     }
-    let evicted = swaps.evicted();
+    let evicted = swaps.queues().evicted();
     let windows = settled_windows(core, log, node).into_iter();
     let mut segments = windows.map(|window| log.segment_of(window as usize));
     if let Some(segment) = segments.find(|segment| evicted.contains(segment)) {
@@ -503,7 +507,8 @@ fn claim(core: &Core, candidates: Vec<(f64, u32)>, wanted: usize, what_for: For)
         core.log.as_deref().is_none_or(|log| {
             let segment = log.segment_of(window as usize);
             let is_of_pass = matches!(what_for, For::Pass | For::PassOnFlash);
-            log.is_victim_to_be(window) && (!is_of_pass || log.swaps().needs().is_settled(segment))
+            log.is_victim_to_be(window)
+                && (!is_of_pass || log.swaps().list().needs().is_settled(segment))
         })
     };
     let may_be_victim =

@@ -141,7 +141,7 @@ impl DoubtedClock {
     /// log.
     pub fn watch(&self, log: Option<&Log>, space: &Space) {
         self.believed_ms();
-        let Some(log) = log.filter(|log| !log.is_loading()) else {
+        let Some(log) = log.filter(|log| !log.arrivals().is_loading()) else {
             return;
         };
         if !self.was_set_back.swap(false, Ordering::Relaxed) || has_bug(Bug::SetBackUnseen) {
@@ -151,7 +151,9 @@ impl DoubtedClock {
         let now_ms = self.now_ms();
         let segments = (0..).zip(&space.segments);
         let segments = segments.filter(|(_, it)| it.is_in_log() && it.last_expiry_ms() >= now_ms);
-        log.announce_expired(segments.map(|(window, _)| log.segment_of(window)).collect());
+        let segments = segments.map(|(window, _)| log.segment_of(window));
+        let segments = segments.collect();
+        log.swaps().announce_expired(segments, log.numbers());
     }
 
     /// True if this object has expired and may leave the index without a trace (DC1).
@@ -176,7 +178,7 @@ impl DoubtedClock {
     /// Takes the keys that wait for tombstones; none if the disk has no room for these.
     pub fn take_doubted(&self, log: Option<&Log>, space: &Space) -> Vec<(TableId, Box<[u8]>)> {
         self.watch(log, space); // the time before a jump is known only if it is looked at
-        if log.is_some_and(|log| !log.swaps().has_room(Purpose::Tombstones)) {
+        if log.is_some_and(|log| !log.swaps().disk().has_room(Purpose::Tombstones)) {
             return Vec::new(); // the caller may be the thread that makes it
         }
         let waiting = std::mem::take(&mut *self.waiting.lock().expect("doubted keys"));

@@ -198,7 +198,7 @@ impl Core {
     pub fn is_held(&self, window: u32) -> bool {
         self.log
             .as_ref()
-            .is_some_and(|log| log.swaps().is_held(window))
+            .is_some_and(|log| log.swaps().marks().is_held(window))
     }
 
     /// Padded bytes of live entries in a window.
@@ -335,7 +335,10 @@ impl Core {
     /// The largest object version that any write has given so far, or may have given before a
     /// restart.
     pub fn version_max(&self) -> u64 {
-        let before = self.log.as_ref().map_or(0, |log| log.version_floor());
+        let before = self
+            .log
+            .as_ref()
+            .map_or(0, |log| log.numbers().version_floor());
         self.actors.version_max().max(before.saturating_sub(1))
     }
 
@@ -366,13 +369,15 @@ impl Core {
 
     /// True while segments of a log are being loaded.
     pub fn is_loading(&self) -> bool {
-        self.log.as_ref().is_some_and(|log| log.is_loading())
+        self.log
+            .as_ref()
+            .is_some_and(|log| log.arrivals().is_loading())
     }
 
     /// False: the disk holds as many segments as heads may open.
     pub fn disk_has_room(&self, purpose: Purpose) -> bool {
         let log = self.log.as_ref();
-        log.is_none_or(|log| log.swaps().has_room(purpose))
+        log.is_none_or(|log| log.swaps().disk().has_room(purpose))
     }
 
     /// Bytes charged for segments now.

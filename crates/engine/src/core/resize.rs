@@ -34,7 +34,7 @@ pub fn set_budget(core: &Core, bytes: u64) -> Result<(), Error> {
 /// cache evicts what it does not hold.
 fn check_lower(core: &Core, bytes: u64) -> Result<(), Error> {
     let log = core.log.as_ref();
-    if log.is_some_and(|log| log.is_loading() || log.has_sides()) {
+    if log.is_some_and(|log| log.arrivals().are_there()) {
         return Err(Error::BudgetBusy);
     }
     let index = match core.is_cache() {

@@ -5,7 +5,7 @@ use super::actors::Actors;
 use super::doubt::DoubtedClock;
 use super::flash::tier::Tier;
 use crate::epoch::Epochs;
-use crate::log::{Log, Swaps};
+use crate::log::{DiskRoom, Log};
 use crate::space::{Purpose, Space};
 
 /// The windows of a store, for those who open and free segments.
@@ -79,19 +79,19 @@ impl Windows<'_> {
         purpose: Purpose,
         acquire: impl FnOnce(u64, u64) -> Option<u32>,
     ) -> Option<u32> {
-        let swaps = self.log.map(Log::swaps);
+        let disk = self.log.map(|log| log.swaps().disk());
         let is_for_head = purpose.is_for_head();
-        let has_room = |swaps: &Swaps| match is_for_head {
-            true => swaps.take_room(purpose), // swap::D9
-            false => swaps.has_room(purpose),
+        let has_room = |disk: &DiskRoom| match is_for_head {
+            true => disk.take_room(purpose), // swap::D9
+            false => disk.has_room(purpose),
         };
-        if !swaps.is_none_or(has_room) {
+        if !disk.is_none_or(has_room) {
             return None;
         }
         let (now_ms, tick) = self.now();
         let window = acquire(now_ms, tick);
         if window.is_none() && is_for_head {
-            swaps.inspect(|swaps| swaps.give_back_room());
+            disk.inspect(|disk| disk.give_back_room());
         }
         window
     }
@@ -105,7 +105,7 @@ impl Windows<'_> {
     pub fn give_back(self, window: u32) {
         self.space.abandon(self.space.node_of(window), window);
         if let Some(log) = self.log {
-            log.swaps().give_back_room();
+            log.swaps().disk().give_back_room();
         }
     }
 
@@ -114,7 +114,7 @@ impl Windows<'_> {
         self.begin_counting(window);
         if let Some(log) = self.log {
             log.open_window(self.space, window, head);
-            log.swaps().give_back_room();
+            log.swaps().disk().give_back_room();
         }
     }
 

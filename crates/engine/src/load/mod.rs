@@ -225,20 +225,21 @@ impl Store {
     /// If the store has no log.
     pub fn loader(self: &Arc<Self>, listed: &[SegmentId], passes: &[Pass]) -> Loader {
         let log = self.core().log.as_deref().expect("a store with a log");
-        log.set_loading(true);
+        log.arrivals().set_loading(true);
         self.core().space.reserves.begin_loading();
-        log.swaps().restore(passes);
+        log.swaps().list().restore(passes);
         let mut ranked = listed.to_vec();
         ranked.sort_unstable();
         ranked.dedup();
         for segment in &ranked {
             log.swaps().opened(*segment);
-            log.raise_next_segment(SegmentId(segment.0 + 1));
+            log.numbers().raise_next_segment(SegmentId(segment.0 + 1));
         }
         for pass in passes {
-            log.raise_next_segment(SegmentId(pass.first.0 + u64::from(pass.count)));
+            log.numbers()
+                .raise_next_segment(SegmentId(pass.first.0 + u64::from(pass.count)));
         }
-        log.swaps().found();
+        log.swaps().disk().all_found();
         let expected = (0..).zip(&ranked).map(|(rank, segment)| (segment.0, rank));
         let survivors = passes
             .iter()
@@ -463,7 +464,7 @@ impl Loader {
         core.space.cut_tail(window);
         info.set_dead_base(core.actors.dead_in(window));
         info.set_opened(core.clock().now_ms(), rank * capacity as u64);
-        self.log().adopt_window(window, segment);
+        self.log().windows().adopt(window, segment);
         self.keep_in_memory(segment, window);
         self.settle_all(&visitor, window, length).map_err(memory)?;
         info.close();
@@ -692,7 +693,7 @@ impl Loader {
         self.make_dense();
         let version_max = self.totals.version_max.load(Ordering::Relaxed);
         let mut objects = 0;
-        self.log().raise_version_floor(version_max + 1);
+        self.log().numbers().raise_version_floor(version_max + 1);
         let floor = core.version_max();
         core.tables.each_index(|id, index| {
             objects += if id.is_parts() {
@@ -708,10 +709,12 @@ impl Loader {
         }
         let mut evicted = self.evicted.lock().expect("segments without objects");
         if !evicted.is_empty() {
-            self.log().announce_evicted(std::mem::take(&mut evicted));
+            let log = self.log();
+            let segments = std::mem::take(&mut *evicted);
+            log.swaps().announce_evicted(segments, log.numbers());
         }
         drop(evicted);
-        self.log().set_loading(false);
+        self.log().arrivals().set_loading(false);
         core.space.end_loading();
         core.cleaners.wake();
         let mended = self.mended.into_inner().expect("mended segments");

@@ -159,7 +159,10 @@ impl Loader {
             // For compaction, so that it has the gain of this segment without a scan.
             let swaps = self.log().swaps();
             let incarnation = core.space.segments[window as usize].incarnation();
-            swaps.note_rescan(window, incarnation, swaps.swaps_done(), 1, spare_bytes);
+            let done = swaps.swaps_done();
+            swaps
+                .rescan()
+                .note(window, incarnation, done, 1, spare_bytes);
         }
         Ok(())
     }
@@ -182,7 +185,7 @@ impl Loader {
         let careless = has_bug(Bug::EveryTombstoneIsSpare);
         let window = core.space.window_of(Space::location(from));
         let segment = self.log().segment_of(window);
-        let needs = self.log().swaps().needs();
+        let needs = self.log().swaps().list().needs();
         for place in &mut group {
             if at >= end {
                 break;

@@ -1,6 +1,6 @@
 //! One head of a log without a store, for the model checkers.
 
-use super::Log;
+use super::{Log, begin_group};
 use crate::LogOptions;
 use crate::head::Tail;
 use crate::space::Space;
@@ -21,30 +21,32 @@ impl OneHead {
     /// The head continues in a fresh window.
     pub fn roll(&self, space: &Space, tail: &mut Tail, window: u32) {
         self.0.open_window(space, window, 0);
-        self.0.enter(space, 0, tail, window);
+        self.0
+            .streams
+            .enter(&self.0.windows, space, 0, tail, window);
         self.publish(tail);
     }
 
     /// Everything appended so far may be collected, unless a group is open.
     pub fn publish(&self, tail: &Tail) {
-        self.0.streams[0].publish(tail.position(), tail.in_group());
+        self.0.streams.publish(0, tail);
     }
 
     pub fn begin_group(&self, tail: &mut Tail) {
-        self.0.begin_group(tail);
+        begin_group(tail);
     }
 
     pub fn end_group(&self, tail: &mut Tail) {
-        self.0.end_group(0, tail);
+        self.0.streams.end_group(0, tail);
     }
 
     /// True if the entry at a location is synced, judged by its position.
     pub fn is_reached(&self, space: &Space, location: u64) -> bool {
-        let (stream, end) = self.0.place_of(space, location);
-        end <= self.0.end_of(stream, Level::Synced)
+        let (stream, end) = self.0.windows.place_of(space, location);
+        end <= self.0.streams.end_of(stream, Level::Synced)
     }
 
     pub fn is_durably_closed(&self, window: u32) -> bool {
-        self.0.is_durably_closed(window as usize)
+        self.0.windows.is_durably_closed(window)
     }
 }

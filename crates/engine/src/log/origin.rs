@@ -12,8 +12,6 @@
 //! Paper: [Beineke18 §VIII]; differs: one memory of two bits per entry at the master, instead of
 //! versions at each backup.
 
-use super::Log;
-use crate::space::Space;
 use duramen_format::recipe::{Fate, Fates};
 
 /// The origin of the entries of a closed window.
@@ -25,47 +23,6 @@ pub(crate) enum Origin {
     /// The window has the entries that are not dropped, in the order of the replicas.
     Left(Fates),
     Unknown,
-}
-
-impl Log {
-    /// True if the origins of entries are noted.
-    pub(crate) fn has_origins(&self) -> bool {
-        self.options.zones > 0
-    }
-
-    /// Takes the origin of a victim's entries.
-    pub(crate) fn take_origin(&self, space: &Space, window: u32) -> Origin {
-        let mut origin = self.windows[window as usize].origin.lock().expect("origin");
-        let taken = std::mem::take(&mut *origin);
-        if let Origin::Left(fates) = &taken {
-            space.budget.release(fates.bytes());
-        }
-        taken
-    }
-
-    /// Sets the origin of a window that a compaction filled (OR2).
-    pub(crate) fn set_origin(&self, space: &Space, window: u32, mut origin: Option<Fates>) {
-        origin.iter_mut().for_each(Fates::shrink);
-        let kept = origin.filter(|fates| space.budget.charge(fates.bytes()));
-        let origin = kept.map_or(Origin::Unknown, Origin::Left);
-        *self.windows[window as usize].origin.lock().expect("origin") = origin;
-    }
-
-    /// The bytes of the window are not those of the replicas.
-    pub(super) fn forget_origin(&self, window: u32) {
-        if self.has_origins() {
-            *self.windows[window as usize].origin.lock().expect("origin") = Origin::Unknown;
-        }
-    }
-
-    /// The zone of a segment: segments of a zone have their replicas on the same backups.
-    pub(crate) fn zone_of(&self, segment: duramen_base::ids::SegmentId) -> u64 {
-        segment.0 % self.zones()
-    }
-
-    pub(crate) fn zones(&self) -> u64 {
-        self.options.zones.max(1)
-    }
 }
 
 /// Follows the entries of a victim while a cleaner walks through it.

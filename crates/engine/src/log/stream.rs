@@ -1,6 +1,7 @@
-//! One head's stream of segments, and the collection of pieces from all streams.
+//! One head's stream of segments, and the pieces that are collected from it.
 
-use super::{Log, Pass};
+use super::Pass;
+use super::windows::Windows;
 use crate::TableChange;
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::sync::{AtomicU64, Mutex, Ordering};
@@ -10,16 +11,16 @@ use std::collections::VecDeque;
 /// line of its own.
 #[derive(Default)]
 pub(crate) struct Stream {
-    pub(super) written: Written,
-    pub(super) done: Reached,
+    written: Written,
+    done: Reached,
     queue: Mutex<Queue>,
 }
 
 #[derive(Default)]
 #[repr(align(128))]
-pub(super) struct Written {
+struct Written {
     /// Position behind the last entry, open groups included (log::L4).
-    pub(super) appended: AtomicU64,
+    appended: AtomicU64,
     /// End of the last whole group (engine::log::L2): entries up to here may be collected.
     shippable: AtomicU64,
 }
@@ -27,8 +28,35 @@ pub(super) struct Written {
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Reached {
-    pub(super) buffered: AtomicU64,
-    pub(super) synced: AtomicU64,
+    buffered: AtomicU64,
+    synced: AtomicU64,
+}
+
+impl Reached {
+    /// The position that is reached at a level.
+    pub(super) fn at(&self, level: Level) -> u64 {
+        match level {
+            Level::Memory => u64::MAX,
+            // Everything that is synced was buffered, whichever is stored first.
+            Level::Buffered => self
+                .buffered
+                .load(Ordering::Acquire)
+                .max(self.synced.load(Ordering::Acquire)),
+            Level::Synced => self.synced.load(Ordering::Acquire),
+        }
+    }
+
+    pub(super) fn advance(&self, end: u64, level: Level) {
+        match level {
+            Level::Memory => {}
+            Level::Buffered => {
+                self.buffered.fetch_max(end, Ordering::AcqRel);
+            }
+            Level::Synced => {
+                self.synced.fetch_max(end, Ordering::AcqRel);
+            }
+        }
+    }
 }
 
 /// Segments of the stream that are not durably closed, oldest first.
@@ -38,9 +66,6 @@ struct Queue {
     /// Start of the next segment in the stream.
     next_base: u64,
 }
-
-/// Changes of tables for which memory is kept.
-const CHANGES_KEPT: usize = 64;
 
 /// Length of a segment's closing in its stream (engine::log::L3).
 const CLOSE: u64 = 8;
@@ -120,7 +145,8 @@ impl Stream {
     }
 }
 
-/// The result of one or several calls of [`Log::collect`], to be committed together.
+/// The result of one or several calls of [`Log::collect`](super::Log::collect), to be committed
+/// together.
 #[derive(Debug, Default)]
 pub struct Collected {
     changes: Vec<TableChange>,
@@ -177,6 +203,34 @@ impl Collected {
         self.bytes
     }
 
+    /// Takes a change of a table, whose number is a position in `stream`.
+    pub(super) fn take_change(&mut self, stream: u16, number: u64, change: TableChange) {
+        self.note_end(stream, number);
+        self.changes.push(change);
+    }
+
+    pub(super) fn passes_mut(&mut self) -> &mut Vec<Pass> {
+        &mut self.passes
+    }
+
+    /// The collected part of each stream ends here.
+    pub(super) fn ends(&self) -> impl Iterator<Item = (u16, u64)> {
+        self.ends.iter().copied()
+    }
+
+    /// The pieces, whose bytes are in `windows`.
+    pub(super) fn pieces<'a>(&'a self, windows: &'a Windows) -> impl Iterator<Item = Piece<'a>> {
+        self.pieces.iter().map(|raw| match *raw {
+            Raw::Open(segment, head) => Piece::Open { segment, head },
+            Raw::Close(segment, length) => Piece::Close { segment, length },
+            Raw::Data(segment, window, offset, length) => Piece::Data {
+                segment,
+                offset,
+                bytes: windows.slice(window, offset, length),
+            },
+        })
+    }
+
     fn note_end(&mut self, stream: u16, end: u64) {
         match self.ends.iter_mut().find(|(known, _)| *known == stream) {
             Some((_, known)) => *known = (*known).max(end),
@@ -185,115 +239,10 @@ impl Collected {
     }
 }
 
-impl Log {
-    /// Adds to `out` everything new since the last call. Takes only locks that are held for an
-    /// instant.
-    pub fn collect(&self, out: &mut Collected) {
-        self.collect_part(out, u64::MAX);
-    }
-
-    /// As [`collect`](Self::collect), up to about `bytes_max` bytes in `out`: no segment is begun
-    /// once there are as many. Returns whether something was left for the next call. Each head's
-    /// part is a prefix of its stream, cut between segments that share no group. So no group is cut
-    /// (engine::log::L2), and no version comes before the one below it (log::L5). If there are
-    /// changes of tables, everything is taken: entries that were published together with them stay
-    /// together.
-    pub fn collect_part(&self, out: &mut Collected, bytes_max: u64) -> bool {
-        // While this lock is held, no guard publishes changes together with entries: `collect`
-        // finds both, or neither (log::L6).
-        let mut changes = self.changes.lock().expect("table changes");
-        let before = changes.reserved.unwrap_or(u64::MAX);
-        let ready = changes
-            .queue
-            .partition_point(|(number, _)| *number < before);
-        for (number, change) in changes.queue.drain(..ready) {
-            out.note_end(self.changes_stream(), number);
-            out.changes.push(change);
-        }
-        changes.queue.shrink_to(CHANGES_KEPT);
-        let bytes_max = match out.changes.is_empty() {
-            true => bytes_max,
-            false => u64::MAX,
-        };
-        let mut is_cut = false;
-        for (number, stream) in self.streams.iter().enumerate() {
-            is_cut |= stream.collect(number as u16, out, bytes_max);
-        }
-        // Last: a pass is announced before anything is written that names one of its survivors.
-        self.swaps.take_passes(&mut out.passes);
-        is_cut
-    }
-
-    /// The pieces in `collected`, which this log filled.
-    pub fn pieces<'a>(&'a self, collected: &'a Collected) -> impl Iterator<Item = Piece<'a>> {
-        collected.pieces.iter().map(|raw| match *raw {
-            Raw::Open(segment, head) => Piece::Open { segment, head },
-            Raw::Close(segment, length) => Piece::Close { segment, length },
-            Raw::Data(segment, window, offset, length) => Piece::Data {
-                segment,
-                offset,
-                bytes: self.memory.slice(window, offset, length),
-            },
-        })
-    }
-
-    /// Bytes `from..to` of a head's segment, whenever they were collected. `None`: the segment is
-    /// durably closed, or these bytes are not collected yet. For the consumer alone: the bytes stay
-    /// in place until it completes the segment's closing.
-    pub fn unclosed_bytes(&self, segment: SegmentId, from: u32, to: u32) -> Option<&[u8]> {
-        let window = self.streams.iter().find_map(|stream| {
-            let queue = stream.queue.lock().expect("stream of a head");
-            let mut segments = queue.segments.iter();
-            let open = segments.find(|open| open.segment == segment && open.taken >= to)?;
-            Some(open.window)
-        })?;
-        Some(self.memory.slice(window, from, to - from))
-    }
-
-    /// The content of `collected`, and everything collected before it, has reached `level`:
-    /// positions advance, and `collected` is emptied.
-    pub fn complete(&self, collected: &mut Collected, level: Level) {
-        for (stream, end) in &collected.ends {
-            self.advance(*stream, *end, level);
-        }
-        *collected = Collected::default();
-        self.wake();
-    }
-
-    /// Everything that was completed at a lower level has reached `level`.
-    pub fn complete_all(&self, level: Level) {
-        for stream in 0..=self.streams.len() as u16 {
-            self.advance(stream, self.end_of(stream, Level::Buffered), level);
-        }
-        self.wake();
-    }
-
-    fn advance(&self, number: u16, end: u64, level: Level) {
-        let (buffered, synced) = match self.streams.get(usize::from(number)) {
-            Some(stream) => (&stream.done.buffered, &stream.done.synced),
-            None => (&self.changes_buffered, &self.changes_synced),
-        };
-        match level {
-            Level::Memory => {}
-            Level::Buffered => {
-                buffered.fetch_max(end, Ordering::AcqRel);
-            }
-            Level::Synced => {
-                if let Some(stream) = self.streams.get(usize::from(number)) {
-                    stream.note_durable(end, |window, bytes| {
-                        self.durable[window as usize].store(bytes, Ordering::Release);
-                    });
-                }
-                synced.fetch_max(end, Ordering::AcqRel);
-            }
-        }
-    }
-}
-
 impl Stream {
     /// Takes new pieces, segment by segment, until `out` has `bytes_max` bytes; returns whether
     /// something was left.
-    fn collect(&self, number: u16, out: &mut Collected, bytes_max: u64) -> bool {
+    pub(super) fn collect(&self, number: u16, out: &mut Collected, bytes_max: u64) -> bool {
         let end = self.written.shippable.load(Ordering::Acquire);
         let mut queue = self.queue.lock().expect("stream of a head");
         for open in &mut queue.segments {
@@ -326,6 +275,39 @@ impl Stream {
             }
         }
         false
+    }
+
+    /// How far the stream is durable.
+    pub(super) fn done(&self) -> &Reached {
+        &self.done
+    }
+
+    /// The position behind the last entry, open groups included (log::L4).
+    pub(super) fn appended(&self) -> u64 {
+        self.written.appended.load(Ordering::Acquire)
+    }
+
+    /// The bytes appended and not yet synced.
+    pub(super) fn undurable_bytes(&self) -> u64 {
+        let synced = self.done.synced.load(Ordering::Relaxed);
+        let appended = self.written.appended.load(Ordering::Relaxed);
+        appended.saturating_sub(synced)
+    }
+
+    /// The window of a segment that is not durably closed, and of which `bytes` are collected.
+    pub(super) fn window_of(&self, segment: SegmentId, bytes: u32) -> Option<u32> {
+        let queue = self.queue.lock().expect("stream of a head");
+        let mut segments = queue.segments.iter();
+        let open = segments.find(|open| open.segment == segment && open.taken >= bytes)?;
+        Some(open.window)
+    }
+
+    /// Everything up to `end` has reached the level.
+    pub(super) fn advance(&self, end: u64, level: Level, windows: &Windows) {
+        if level == Level::Synced {
+            self.note_durable(end, |window, bytes| windows.set_durable(window, bytes));
+        }
+        self.done.advance(end, level);
     }
 
     /// Forgets segments that are durably closed before `end`. Calls `set` with the number of

@@ -1,11 +1,11 @@
 //! The head that a guard appends to, and the room that it has there.
 
-use super::observed::Observed;
+use super::observed::{Observed, level_of};
 use super::pin::Pin;
 use crate::core::Core;
 use crate::head::{Head, Tail};
 use crate::index::Index;
-use crate::log::Log;
+use crate::log::{Log, begin_group};
 use crate::space::Purpose;
 use duramen_base::sync::MutexGuard;
 use duramen_base::waits::{self, NOTHING, Resource};
@@ -63,10 +63,10 @@ impl<'s> Appender<'s> {
                 Err(_) => self.wait_for_head(pin),
             }
             if pin.is_alone()
-                && let Some(log) = &pin.core().log
+                && pin.core().log.is_some()
                 && let Some(tail) = &mut self.tail
             {
-                log.begin_group(tail);
+                begin_group(tail);
             }
         }
     }
@@ -114,8 +114,10 @@ impl<'s> Appender<'s> {
 
     /// Begins a group, in a store with a log.
     pub(crate) fn begin_group(&mut self, core: &Core) {
-        if let (Some(log), Some(tail)) = (&core.log, &mut self.tail) {
-            log.begin_group(tail);
+        if core.log.is_some()
+            && let Some(tail) = &mut self.tail
+        {
+            begin_group(tail);
         }
     }
 
@@ -128,7 +130,7 @@ impl<'s> Appender<'s> {
     /// Ends the group: its entries may be collected.
     pub(crate) fn end_group(&mut self, log: &Log) {
         if let Some(tail) = &mut self.tail {
-            log.end_group(self.head.number, tail);
+            log.streams().end_group(self.head.number, tail);
         }
     }
 
@@ -136,7 +138,7 @@ impl<'s> Appender<'s> {
     #[inline(always)]
     pub(crate) fn note_own(&self, seen: &Observed, log: &Log, index: &Index) {
         if let Some(tail) = &self.tail {
-            seen.note_own(self.stream(), tail.position(), log.level_of(index));
+            seen.note_own(self.stream(), tail.position(), level_of(log, index));
         }
     }
 
@@ -193,7 +195,9 @@ impl<'s> Appender<'s> {
         core.windows().name(window, number);
         match &core.log {
             None => tail.roll(&core.space, window),
-            Some(log) => log.span(&core.space, number, tail, window),
+            Some(log) => log
+                .streams()
+                .span(log.windows(), &core.space, number, tail, window),
         }
     }
 

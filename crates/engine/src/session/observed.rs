@@ -7,31 +7,20 @@ use super::Locked;
 use crate::core::Core;
 use crate::index::{Index, Partition};
 use crate::log::{Log, Position};
-use crate::space::Space;
 use crate::{KeyHash, TableChange, TableId};
 use duramen_base::ids::Level;
 use duramen_base::planted::{Bug, has_bug};
 use std::cell::{Cell, RefCell};
 
-impl Log {
-    /// Positions where a key with this hash may have been removed, if the removal can still be
-    /// lost.
-    pub(super) fn undurable_removals(&self, hash: KeyHash) -> impl Iterator<Item = (u16, u64)> {
-        let ends = self.removals.of_class(hash.0);
-        ends.filter(|(stream, end)| *end > self.end_of(*stream, Level::Synced))
-    }
+/// Positions where a key with this hash may have been removed, if the removal can still be lost.
+pub(super) fn undurable_removals(log: &Log, hash: KeyHash) -> impl Iterator<Item = (u16, u64)> {
+    let ends = log.removals().of_class(hash.0);
+    ends.filter(|(stream, end)| *end > log.streams().end_of(*stream, Level::Synced))
+}
 
-    /// The position of the entry at `location`, if it can still be lost.
-    pub(super) fn undurable_entry(&self, space: &Space, location: u64) -> Option<(u16, u64)> {
-        space
-            .is_undurable(location)
-            .then(|| self.place_of(space, location))
-    }
-
-    /// The level of a table.
-    pub(super) fn level_of(&self, index: &Index) -> Level {
-        index.level().unwrap_or_else(|| self.default_level())
-    }
+/// The level of a table.
+pub(super) fn level_of(log: &Log, index: &Index) -> Level {
+    index.level().unwrap_or_else(|| log.default_level())
 }
 
 /// The changes that the replies of a guard depend on, in a store with a log.
@@ -101,7 +90,7 @@ impl Observed {
         if let Some(log) = &core.log
             && !has_bug(Bug::HitsDoNotWait)
         {
-            self.observe_place(log, index, log.place_of(&core.space, location));
+            self.observe_place(log, index, log.windows().place_of(&core.space, location));
         }
     }
 
@@ -162,12 +151,13 @@ impl Observed {
             return;
         }
         let seen = partition.last_removed();
-        let undurable = |(stream, end): &(u16, u64)| *end > log.end_of(*stream, Level::Synced);
-        let cleared = (log.changes_stream(), index.cleared());
-        let all = || log.removals.last().chain([cleared]).filter(undurable);
+        let undurable =
+            |(stream, end): &(u16, u64)| *end > log.streams().end_of(*stream, Level::Synced);
+        let cleared = (log.streams().of_changes(), index.cleared());
+        let all = || log.removals().last().chain([cleared]).filter(undurable);
         match hash {
             Some(hash) => {
-                let own = log.undurable_removals(hash).chain([cleared]);
+                let own = undurable_removals(log, hash).chain([cleared]);
                 own.filter(undurable)
                     .for_each(|place| self.observe_place(log, index, place));
             }
@@ -180,7 +170,7 @@ impl Observed {
     }
 
     fn observe_place(&self, log: &Log, index: &Index, (stream, end): (u16, u64)) {
-        let level = log.level_of(index);
+        let level = level_of(log, index);
         // Entries of a table of level memory may vanish at any time.
         if level > Level::Memory {
             self.any.set(true);
@@ -194,10 +184,11 @@ impl Observed {
         let Some(log) = &core.log else {
             return 0;
         };
-        let (stream, number) = log.reserve_change();
+        let number = log.changes().reserve();
         self.changes.borrow_mut().push((number, change));
         self.any.set(true);
-        let level = log.level_of(index);
+        let level = level_of(log, index);
+        let stream = log.streams().of_changes();
         self.places.borrow_mut().add(stream, number, level);
         number
     }
@@ -212,6 +203,6 @@ impl Observed {
     /// The end of an exclusive guard: its changes of tables, and the entries of the group that
     /// `end_group` ends, become collectable at once.
     pub(super) fn publish_alone(&self, log: &Log, end_group: impl FnOnce()) {
-        log.publish_alone(self.changes.take(), end_group);
+        log.changes().publish_alone(self.changes.take(), end_group);
     }
 }

@@ -16,7 +16,7 @@
 
 use super::Locked;
 use super::append::Appender;
-use super::observed::Observed;
+use super::observed::{Observed, undurable_removals};
 use super::pin::Pin;
 use super::roll::roll;
 use crate::core::Core;
@@ -56,7 +56,7 @@ impl<'s> Appender<'s> {
     ) -> Result<bool, Error> {
         // A group that has room is done as a whole, even if the disk fills meanwhile (room::R1).
         if !self.is_granted()
-            && let Err(error) = log.check_writable()
+            && let Err(error) = log.refusals().check()
         {
             locked.unlock();
             return Err(error);
@@ -64,7 +64,7 @@ impl<'s> Appender<'s> {
         let space = &pin.core().space;
         let is_elsewhere = match locked.found {
             Some((_, slot, _)) if space.is_undurable(slot.location()) => {
-                log.place_of(space, slot.location()).0 != self.stream()
+                log.windows().place_of(space, slot.location()).0 != self.stream()
             }
             Some(_) => false,
             None => locked.partition.last_removed() != 0,
@@ -93,12 +93,13 @@ impl<'s> Appender<'s> {
         }
         let places: Vec<(u16, u64)> = match locked.found {
             Some((_, slot, _)) => log
-                .undurable_entry(&pin.core().space, slot.location())
+                .windows()
+                .undurable_place(&pin.core().space, slot.location())
                 .into_iter()
                 .collect(),
             // A change of a table is not among them: it is collected before anything that is
             // appended now (log::L6).
-            None => log.undurable_removals(hash).collect(),
+            None => undurable_removals(log, hash).collect(),
         };
         let own = self.stream();
         let elsewhere = |(stream, _): &&(u16, u64)| *stream != own;
@@ -215,7 +216,7 @@ impl<'s> Appender<'s> {
             // Everything that was evicted from here had a version below the floor (index::X3).
             None => {
                 let evicted = locked.partition.floor().saturating_sub(1);
-                (evicted, log.eviction_victim())
+                (evicted, log.swaps().eviction_victim())
             }
         };
         if version == 0 || victim == SegmentId::NONE {
@@ -266,7 +267,7 @@ impl<'s> Appender<'s> {
         });
         tail.record(&core.space);
         let end = tail.position();
-        log.streams[head.number].publish(end, tail.in_group());
+        log.streams().publish(head.number, tail);
         head.counters.note_tombstone(bytes);
         pin.work().note_appended(bytes);
         // A guard that is alone ends its group before any other guard enters.
@@ -341,13 +342,13 @@ fn predecessors(core: &Core, log: &Log, keys: &[(TableId, KeyHash)]) -> Vec<(u16
         let view = partition.view();
         if view.len() != 0 {
             view.each_tagged(index.tag(*hash), |slot| {
-                if let Some(place) = log.undurable_entry(&core.space, slot.location()) {
+                if let Some(place) = log.windows().undurable_place(&core.space, slot.location()) {
                     note(place);
                 }
             });
         }
         if partition.last_removed() != 0 {
-            log.undurable_removals(*hash).for_each(&mut note);
+            undurable_removals(log, *hash).for_each(&mut note);
         }
     }
     places
@@ -356,7 +357,7 @@ fn predecessors(core: &Core, log: &Log, keys: &[(TableId, KeyHash)]) -> Vec<(u16
 /// Records a removal whose entry may be collected now, before any other thread can find the key
 /// absent (removals::M1, removals::M2).
 fn note_removal(log: &Log, hash: KeyHash, partition: &Partition, (stream, end): (u16, u64)) {
-    log.removals.note(hash.0, usize::from(stream), end);
+    log.removals().note(hash.0, usize::from(stream), end);
     partition.note_removal(pack_place(stream, end));
 }
 
@@ -402,7 +403,7 @@ mod tests {
         drop(guard);
         let guard = second.pin();
         assert_ne!(guard.append.stream(), head);
-        let removals: Vec<(u16, u64)> = log.undurable_removals(hash_of(removed)).collect();
+        let removals: Vec<(u16, u64)> = super::undurable_removals(log, hash_of(removed)).collect();
         assert_eq!(removals.len(), 1);
         let places = super::predecessors(core, log, &[(T, hash_of(removed))]);
         assert_eq!(places, removals);

@@ -83,7 +83,7 @@ pub(crate) fn roll(
     };
     match &core.log {
         None => tail.roll(&core.space, window),
-        Some(log) => log.roll(core, head, tail, window),
+        Some(log) => continue_in(core, log, head, tail, window),
     }
     tail.set_for_deletes(for_deletes);
     // Wakes the cleaners, which clean or prepare the next window.
@@ -91,40 +91,40 @@ pub(crate) fn roll(
     Ok(true)
 }
 
-impl Log {
-    /// Continues in `window`, and moves the open group there.
-    fn roll(&self, core: &Core, head: &Head, tail: &mut Tail, window: u32) {
-        let in_group = tail.in_group();
-        if has_bug(Bug::GroupsOverSegments) {
-            tail.end_group();
-        }
-        let group = tail.group();
-        let old = tail.window();
-        // Before the old window is closed: the memory of its tail may go back to the system then.
-        // SAFETY: source: bytes that this head appended to its own window; target: a fresh window
-        // of its own, where the group is going to be taken below. A group is shorter than a window
-        // (checked by the caller).
-        unsafe {
-            let to = core.space.offset_of(window) + SEGMENT_HEADER_BYTES;
-            let from = core.space.at(Space::location(group.start));
-            from.copy_to_nonoverlapping(core.space.at(Space::location(to)), group.len());
-        }
-        tail.cut_group();
+/// Continues in `window`, and moves the open group there.
+fn continue_in(core: &Core, log: &Log, head: &Head, tail: &mut Tail, window: u32) {
+    let in_group = tail.in_group();
+    if has_bug(Bug::GroupsOverSegments) {
         tail.end_group();
-        self.enter(&core.space, head.number, tail, window);
-        if in_group {
-            tail.begin_group();
-        }
-        if let Some(old) = old.filter(|_| !group.is_empty()) {
-            let to = tail.take(group.len());
-            tail.record(&core.space);
-            move_group(core, head, group, old, to, window);
-            // Nothing of the new segment is collected before the whole group is there
-            // (engine::log::L2).
-            self.streams[head.number].publish(tail.position(), true);
-        } else {
-            self.streams[head.number].publish(tail.position(), false);
-        }
+    }
+    let group = tail.group();
+    let old = tail.window();
+    // Before the old window is closed: the memory of its tail may go back to the system then.
+    // SAFETY: source: bytes that this head appended to its own window; target: a fresh window
+    // of its own, where the group is going to be taken below. A group is shorter than a window
+    // (checked by the caller).
+    unsafe {
+        let to = core.space.offset_of(window) + SEGMENT_HEADER_BYTES;
+        let from = core.space.at(Space::location(group.start));
+        from.copy_to_nonoverlapping(core.space.at(Space::location(to)), group.len());
+    }
+    tail.cut_group();
+    tail.end_group();
+    let streams = log.streams();
+    streams.enter(log.windows(), &core.space, head.number, tail, window);
+    if in_group {
+        tail.begin_group();
+    }
+    let stream = streams.of_head(head.number);
+    if let Some(old) = old.filter(|_| !group.is_empty()) {
+        let to = tail.take(group.len());
+        tail.record(&core.space);
+        move_group(core, head, group, old, to, window);
+        // Nothing of the new segment is collected before the whole group is there
+        // (engine::log::L2).
+        stream.publish(tail.position(), true);
+    } else {
+        stream.publish(tail.position(), false);
     }
 }
 
@@ -134,7 +134,7 @@ fn move_group(core: &Core, head: &Head, group: Range<usize>, old: u32, to: usize
     let segments = &core.space.segments;
     while at < group.end {
         let copy = Space::location(to + at - group.start);
-        // SAFETY: whole entries that this head appended, and `roll` copied.
+        // SAFETY: whole entries that this head appended, and `continue_in` copied.
         let entry = unsafe { entry::parse_trusted(core.space.at(copy)) };
         if entry.kind == Kind::Object {
             if !point_to(core, &entry, Space::location(at), copy) {

@@ -181,7 +181,7 @@ impl Store {
     /// If the store has no log.
     pub fn side_log(self: &Arc<Self>, plan: SidePlan) -> SideLog {
         let log = self.log().expect("a side log of a store with a log");
-        log.side_began();
+        log.arrivals().side_began();
         SideLog {
             store: self.clone(),
             floors: plan.floors.into_iter().collect(),
@@ -218,11 +218,12 @@ impl Store {
         let stamp = core.door.epochs().stamp_of(visitor.slot);
         // Found under the pin: if the side log is given up now, or the segment is compacted, or
         // cleaned after its Swap, its memory stays until the pin ends.
-        let window = log.swaps().written_window(segment);
+        let swaps = log.swaps();
+        let window = swaps.queues().survivors().written_window(segment);
         let here = window.and_then(|window| {
             let is_here = |tier: &Tier| tier.is_in_memory(window as usize, stamp);
             let is_here = core.tier().is_none_or(is_here);
-            is_here.then(|| log.copy_of(window, from, to))
+            is_here.then(|| log.windows().copy_of(window, from, to))
         });
         let incarnation = window.map(|window| core.space.segments[window as usize].incarnation());
         core.door.leave(visitor.slot);
@@ -247,7 +248,7 @@ impl Store {
     /// If the store has no log.
     pub fn try_roll_heads(&self) -> SegmentId {
         let log = self.log().expect("a store with a log");
-        let position = log.new_segment_id();
+        let position = log.numbers().new_segment_id();
         if has_bug(Bug::RollsOnNodeThread) {
             self.close_heads();
         }
@@ -256,7 +257,8 @@ impl Store {
             let Ok(mut tail) = head.tail.try_lock() else {
                 continue;
             };
-            log.close_head(&core.space, head.number, &mut tail);
+            log.streams()
+                .close_head(&core.space, head.number, &mut tail);
         }
         position
     }
@@ -274,7 +276,8 @@ impl Store {
             let mut tail = head.tail.lock().expect("head");
             let window = tail.window();
             if window.is_some_and(|window| log.segment_of(window as usize) < position) {
-                log.close_head(&core.space, head.number, &mut tail);
+                log.streams()
+                    .close_head(&core.space, head.number, &mut tail);
             }
         }
     }
@@ -343,7 +346,9 @@ impl SideLog {
     /// Number of its full segments that are not durable yet: the lag of the disks.
     pub fn unwritten(&self) -> usize {
         let state = self.state();
-        self.log().swaps().unwritten_of(&state.segments)
+        let is_own = |segment| state.segments.iter().any(|(own, _)| *own == segment);
+        let swaps = self.log().swaps();
+        swaps.queues().survivors().count_unwritten(is_own)
     }
 
     /// Closes the segments that no thread is filling now, so that they are written although they
@@ -374,7 +379,7 @@ impl SideLog {
                 _ => return Err(SideError::Closed),
             }
             state.stage = Stage::Ended;
-            log.side_ended();
+            log.arrivals().side_ended();
             (std::mem::take(&mut state.tails), state.segments.clone())
         };
         for mut tail in tails {
@@ -384,7 +389,8 @@ impl SideLog {
         self.completions.clear(&core.space);
         let version_max = self.totals.version_max.load(Ordering::Relaxed);
         let given = self.version_floor.load(Ordering::Relaxed);
-        log.raise_version_floor(given.max(version_max) + 1); // S4
+        log.numbers()
+            .raise_version_floor(given.max(version_max) + 1); // S4
         let floor = core.version_max();
         core.tables.each_index(|_, index| {
             let partitions = index.partitions().iter();
@@ -429,7 +435,8 @@ impl SideLog {
     pub fn withdraw(&self) -> bool {
         let mut state = self.state();
         let proposed = state.proposed.as_ref();
-        let is_back = proposed.is_some_and(|done| self.log().swaps().withdraw(done));
+        let swaps = self.log().swaps();
+        let is_back = proposed.is_some_and(|done| swaps.queues().passes().withdraw(done));
         if is_back {
             state.stage = Stage::Withdrawn;
         }
@@ -462,9 +469,9 @@ impl SideLog {
     }
 
     /// Takes everything back: the index is as before, and memory and flash are free (memory that
-    /// the log's consumer is reading follows later). [`Log::take_abandoned`] lists its segments,
-    /// whose frames may be freed. Reads its segments on flash. Must not be called with a guard
-    /// held.
+    /// the log's consumer is reading follows later). [`crate::Swaps::take_abandoned`] lists its
+    /// segments, whose frames may be freed. Reads its segments on flash. Must not be called with a
+    /// guard held.
     ///
     /// # Errors
     /// [`SideError::Busy`], [`SideError::Closed`].
@@ -478,7 +485,7 @@ impl SideLog {
                 _ => return Err(SideError::Busy),
             }
             if state.stage != Stage::Withdrawn {
-                log.side_ended();
+                log.arrivals().side_ended();
             }
             state.stage = Stage::Ended;
             state.tails.clear();

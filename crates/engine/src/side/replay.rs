@@ -505,7 +505,8 @@ impl Replay<'_> {
         }
         let victim = match &rival {
             Some((_, slot, _)) if !has_bug(Bug::SideNamesNoVictim) => {
-                log.victim(&core.space, slot.location(), self.tail.window()) // side::S2
+                log.windows()
+                    .victim(&core.space, slot.location(), self.tail.window()) // side::S2
             }
             _ => SegmentId::NONE,
         };
@@ -630,7 +631,7 @@ impl Replay<'_> {
         let heads = core.actors.heads();
         let helper = &heads[self.visitor.slot.0 % heads.len()];
         let window = loop {
-            log.check_writable()?;
+            log.refusals().check()?;
             core.windows().take_back_released();
             if !core.is_cache() && core.is_full() {
                 return Err(core.out_of_memory());
@@ -640,8 +641,9 @@ impl Replay<'_> {
             }
             find_memory(core, helper, self.me, Waiting::Outside, Purpose::Side)?;
         };
-        let segment = log.new_segment_id(); // side::S5
-        log.give_window(&core.space, window, segment, segment::Kind::Survivor, 0);
+        let segment = log.numbers().new_segment_id(); // side::S5
+        log.windows()
+            .give(&core.space, window, segment, segment::Kind::Survivor, 0);
         let careless = has_bug(Bug::SideIsCleaned);
         log.swaps().opened_side(segment, window, careless);
         self.tail.roll(&core.space, window);

@@ -13,7 +13,7 @@ impl Guard<'_> {
     /// The log has lost an entry of this key: `version` of it, in the segment `lost`. Removes the
     /// key, unless it has a newer version. The lost entry may have been the only one that named
     /// the segment of an older version, so a tombstone takes its place, whether the key is there
-    /// or not. It names `lost`, which [`Log::announce_lost`](crate::Log::announce_lost) has
+    /// or not. It names `lost`, which [`Swaps::announce_lost`](crate::Swaps::announce_lost) has
     /// announced.
     ///
     /// # Errors

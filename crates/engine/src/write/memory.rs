@@ -93,7 +93,7 @@ impl<'s> Appender<'s> {
         }
         match &core.log {
             None => drop(tail.close(&core.space)),
-            Some(log) => log.close_head(&core.space, head.number, tail),
+            Some(log) => log.streams().close_head(&core.space, head.number, tail),
         }
         core.cleaners.wake();
         Ok(())

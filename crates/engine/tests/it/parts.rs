@@ -246,7 +246,7 @@ fn parts_are_loaded_as_they_were() {
 fn a_lost_part_is_buried_where_none_is_left() {
     let world = World::new(6, 1);
     let log = world.store.log().unwrap();
-    log.announce_lost(&[SegmentId(77)], &[]);
+    log.swaps().announce_lost(&[SegmentId(77)], &[]);
     let mut session = world.store.session().unwrap();
     let (key, mut guard) = (part(5, 5), session.pin());
     let hash = guard.hash(key.as_bytes());

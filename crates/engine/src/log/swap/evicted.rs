@@ -1,35 +1,91 @@
 //! The token that entries of absent keys name while evicted objects are on disk, or objects that
 //! have expired by a clock that was set back since (swap::D11).
 
-use super::{List, Log, Pass, Queues, Swaps};
+use super::{Pass, Queues, Swaps};
+use crate::log::numbers::Numbers;
 use duramen_base::ids::SegmentId;
 use std::collections::HashSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-impl List {
-    /// These segments are not listed any more, and no pass cleans them.
-    pub(super) fn remove(&mut self, gone: &[SegmentId]) {
-        for segment in gone {
-            self.segments.remove(&segment.0);
+/// Which evictions a token stands for, beside those of passes that wait for their Swap.
+#[derive(Default)]
+pub(super) struct Eviction {
+    /// The running pass evicts.
+    at_work: bool,
+    /// Listed segments of which objects were evicted outside of the passes that evict
+    /// (swap::D11).
+    segments: Vec<SegmentId>,
+}
+
+impl Eviction {
+    /// A pass begins that evicts.
+    pub fn begin(&mut self) {
+        self.at_work = true;
+    }
+
+    /// The running pass has ended. Returns whether it evicts.
+    pub fn end_work(&mut self) -> bool {
+        std::mem::take(&mut self.at_work)
+    }
+
+    /// True if objects were evicted outside of the passes that evict.
+    pub fn has_segments(&self) -> bool {
+        !self.segments.is_empty()
+    }
+
+    pub fn add(&mut self, segment: SegmentId) {
+        if !self.segments.contains(&segment) {
+            self.segments.push(segment);
         }
-        for pass in &mut self.passes {
-            pass.victims.retain(|victim| !gone.contains(victim));
-        }
-        self.passes.retain(|pass| !pass.victims.is_empty());
+    }
+}
+
+/// The id that entries of absent keys name as their victim; 0 = none.
+#[derive(Default)]
+pub(super) struct Token(AtomicU64);
+
+impl Token {
+    #[inline]
+    pub fn get(&self) -> SegmentId {
+        SegmentId(self.0.load(Ordering::Acquire))
+    }
+
+    pub fn set(&self, token: SegmentId) {
+        self.0.store(token.0, Ordering::Release);
     }
 }
 
 impl Queues {
-    /// Listed segments of which memory has nothing any more, or soon has.
-    pub(super) fn leaving(&self) -> impl Iterator<Item = SegmentId> + '_ {
-        let pending = self.pending.iter();
-        let victims = pending.flat_map(|pending| &pending.swap.remove);
-        let all = self.empty.iter().chain(&self.working).chain(victims);
-        all.chain(&self.stranded).copied()
+    /// The segments for which a token stands, but for those of passes that evict.
+    pub fn evicted(&self) -> HashSet<SegmentId> {
+        self.eviction.segments.iter().copied().collect()
+    }
+
+    /// Segments have left the list: the token ends with the last one that it stands for
+    /// (swap::D11).
+    pub(super) fn end_token(&mut self, token: &Token, gone: &[SegmentId]) {
+        let eviction = &mut self.eviction;
+        eviction.segments.retain(|segment| !gone.contains(segment));
+        let stands = eviction.at_work || eviction.has_segments() || self.passes.has_evicted();
+        if !stands {
+            token.set(SegmentId::NONE);
+        }
     }
 }
 
 impl Swaps {
+    /// Called at the end of a load, before anything is written, and before a cleaner evicts an
+    /// object in a pass or a compaction that does not evict (swap::D11).
+    pub(crate) fn announce_evicted(&self, segments: Vec<SegmentId>, numbers: &Numbers) {
+        self.evict_from(segments, false, || numbers.new_segment_ids(1));
+    }
+
+    /// Objects of these segments, and of those that memory knows no more, may have expired by a
+    /// clock that was set back since: they count as evicted (core::doubt::DC4).
+    pub(crate) fn announce_expired(&self, segments: Vec<SegmentId>, numbers: &Numbers) {
+        self.evict_from(segments, true, || numbers.new_segment_ids(1));
+    }
+
     /// Announces that objects of these segments are evicted outside of the passes that evict
     /// (swap::D11). Called before the first of them is. `with_leaving`: also of those that memory
     /// soon knows no more. `new_token`: gives an id that no segment gets.
@@ -40,85 +96,54 @@ impl Swaps {
         new_token: impl FnOnce() -> SegmentId,
     ) {
         let mut queues = self.queues(); // until then no segment leaves the list
-        let known: HashSet<SegmentId> = queues.evicted.iter().copied().collect();
-        let needs = self.needs();
+        let known = queues.evicted();
+        let needs = self.list.needs();
         // Until its Swap is durable, the objects of a survivor are in its victims too (swap::D12).
         if with_leaving || segments.iter().any(|segment| !needs.is_settled(*segment)) {
-            segments.extend(queues.leaving());
+            segments.extend(queues.passes.leaving());
             segments.sort_unstable();
             segments.dedup();
         }
-        segments.retain(|it| !known.contains(it) && needs.list.segments.contains_key(&it.0));
+        segments.retain(|it| !known.contains(it) && needs.life(*it).is_some());
         drop(needs);
         if segments.is_empty() {
             return;
         }
-        queues.evicted.extend(&segments);
+        queues.eviction.segments.extend(&segments);
         // A token that entries may name already stands for these segments too.
-        let token = match self.eviction_victim.load(Ordering::Acquire) {
-            0 => new_token(),
-            token => SegmentId(token),
+        let token = match self.token.get() {
+            SegmentId::NONE => new_token(),
+            token => token,
         };
         let pass = Pass {
             first: token,
             count: 1,
             victims: segments,
         };
-        self.note_announced(&mut queues, pass);
-        self.eviction_victim.store(token.0, Ordering::Release);
-    }
-
-    /// The segments for which a token stands, but for those of passes that evict.
-    pub fn evicted(&self) -> HashSet<SegmentId> {
-        self.queues().evicted.iter().copied().collect()
-    }
-
-    /// Segments have left the list: the token ends with the last one that it stands for
-    /// (swap::D11).
-    pub(super) fn end_token(&self, queues: &mut Queues, gone: &[SegmentId]) {
-        queues.evicted.retain(|segment| !gone.contains(segment));
-        let evicting = queues.evicting.is_some() || !queues.evicted.is_empty();
-        if !evicting && !queues.pending.iter().any(|pending| pending.evicted) {
-            self.eviction_victim.store(0, Ordering::Release);
-        }
-    }
-}
-
-impl Log {
-    /// Called at the end of a load, before anything is written, and before a cleaner evicts an
-    /// object in a pass or a compaction that does not evict (swap::D11).
-    pub(crate) fn announce_evicted(&self, segments: Vec<SegmentId>) {
-        let new_token = || self.new_segment_ids(1);
-        self.swaps().evict_from(segments, false, new_token);
-    }
-
-    /// Objects of these segments, and of those that memory knows no more, may have expired by a
-    /// clock that was set back since: they count as evicted (core::doubt::DC4).
-    pub(crate) fn announce_expired(&self, segments: Vec<SegmentId>) {
-        let new_token = || self.new_segment_ids(1);
-        self.swaps().evict_from(segments, true, new_token);
+        queues.passes.announce(&self.list, pass);
+        self.token.set(token);
     }
 
     /// The victim that an entry of an absent key names while evicted objects can still come
     /// back from disk (swap::D11); 0 = none.
+    #[inline]
     pub fn eviction_victim(&self) -> SegmentId {
-        SegmentId(self.swaps().eviction_victim.load(Ordering::Acquire))
+        self.token.get()
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use super::super::tests::swaps;
     use super::*;
     use crate::log::Swap;
 
-    const HEADS: usize = 1;
-
     fn token_of(swaps: &Swaps) -> u64 {
-        swaps.eviction_victim.load(Ordering::Acquire)
+        swaps.eviction_victim().0
     }
 
     fn is_needed(swaps: &Swaps, token: u64) -> bool {
-        swaps.needs().tombstone(SegmentId(token), &[])
+        swaps.list().needs().tombstone(SegmentId(token), &[])
     }
 
     fn swap_out(swaps: &Swaps, remove: &[u64]) {
@@ -128,14 +153,14 @@ mod tests {
             version_floor: 0,
         };
         swaps.scanned(swap.clone(), Default::default());
-        swaps.finished(&swap);
+        swaps.swapped(&swap);
     }
 
     /// One token is named from the first eviction until the last segment has left, whether passes
     /// that evict, or compactions without room, take them.
     #[test]
     fn a_token_stands_until_every_segment_has_left() {
-        let swaps = Swaps::new(100, 100, 4, 100, HEADS);
+        let swaps = swaps();
         (1..=4).for_each(|id| swaps.opened(SegmentId(id)));
         assert_eq!(token_of(&swaps), 0);
         swaps.evict_from(vec![SegmentId(1)], false, || SegmentId(50));
@@ -159,7 +184,7 @@ mod tests {
         swap_out(&swaps, &[3]);
         assert!(token_of(&swaps) == 0 && !is_needed(&swaps, 50));
         let mut announced = Vec::new();
-        swaps.take_passes(&mut announced);
+        swaps.queues().passes.take_announced(&mut announced);
         assert_eq!(announced.len(), 4, "{announced:?}");
         // The other order: the token of a pass stands for a segment that is evicted alone.
         let pass = Pass {
@@ -180,7 +205,7 @@ mod tests {
     /// came back with the survivor, or its victim, if only the other one was announced.
     #[test]
     fn a_survivor_and_its_victims_are_announced_together() {
-        let swaps = Swaps::new(100, 100, 4, 100, HEADS);
+        let swaps = swaps();
         (1..=2).for_each(|id| swaps.opened(SegmentId(id)));
         swaps.opened_survivor(SegmentId(9));
         let swap = Swap {
@@ -192,9 +217,9 @@ mod tests {
         // As a compaction without room does; a step back names all that leaves anyway.
         swaps.evict_from(vec![SegmentId(9), SegmentId(7)], false, || SegmentId(50));
         let mut announced = Vec::new();
-        swaps.take_passes(&mut announced);
+        swaps.queues().passes.take_announced(&mut announced);
         assert_eq!(announced[0].victims, [SegmentId(1), SegmentId(9)]);
-        swaps.finished(&swap);
+        swaps.swapped(&swap);
         assert!(token_of(&swaps) == 50 && is_needed(&swaps, 50));
         swap_out(&swaps, &[9]);
         assert!(token_of(&swaps) == 0 && !is_needed(&swaps, 50));
@@ -203,7 +228,7 @@ mod tests {
     /// A token for a side log that was given up stood for ever.
     #[test]
     fn a_token_ends_with_a_side_log_that_is_given_up() {
-        let swaps = Swaps::new(100, 100, 4, 100, HEADS);
+        let swaps = swaps();
         swaps.opened_side(SegmentId(3), 3, false);
         swaps.evict_from(vec![SegmentId(3)], true, || SegmentId(50));
         assert!(token_of(&swaps) == 50 && is_needed(&swaps, 50));

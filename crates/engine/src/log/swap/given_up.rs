@@ -20,19 +20,20 @@
 //! - GU5: a pass is given up once, and told once, however many of its survivors, and copies of
 //!   them, are found to be lost.
 
-use super::{Life, Log, Pass, Pending, Queues, Swap, Swaps};
+use super::list::Life;
+use super::{Queues, Swap, Swaps};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use std::sync::atomic::Ordering;
 
 impl Swaps {
     /// GU4.
-    pub fn keep(&self, segment: SegmentId) {
+    pub(crate) fn keep(&self, segment: SegmentId) {
         if has_bug(Bug::StoppedIsCleaned) {
             return;
         }
-        let mut list = self.change_list();
-        if let Some(life) = list.segments.get_mut(&segment.0)
+        let mut list = self.list.change();
+        if let Some(life) = list.life(segment)
             && *life != Life::InVain
         {
             *life = Life::Kept;
@@ -43,110 +44,74 @@ impl Swaps {
 
     /// The pass at work cannot end. Its survivors are closed. `has_evicted`: an object of its
     /// victims has left memory.
-    pub fn give_up_work(&self, swap: Swap, has_evicted: bool) {
+    pub(crate) fn give_up_work(&self, swap: Swap, has_evicted: bool) {
         let mut queues = self.queues();
-        let evicts = queues.evicting.take().is_some();
-        queues.working.clear();
+        let evicts = queues.eviction.end_work();
+        queues.passes.end_work();
         self.given_up(&mut queues, swap, evicts && has_evicted);
-        self.end_token(&mut queues, &[]);
+        queues.end_token(&self.token, &[]);
     }
 
     /// Gives up the passes that wait for their Swap and have a hopeless survivor, unless the
     /// consumer has got their Swap.
     pub(super) fn give_up_hopeless(&self, queues: &mut Queues) {
-        loop {
-            let hopeless = &queues.hopeless;
-            let is_hopeless = |pending: &Pending| {
-                let mut survivors = pending.swap.add.iter();
-                let is_pass = pending.done.is_none() && !pending.handed;
-                is_pass && survivors.any(|segment| hopeless.contains(segment))
-            };
-            let at = queues.pending.iter().position(is_hopeless);
-            let Some(pending) = at.and_then(|at| queues.pending.remove(at)) else {
-                return;
-            };
+        while let Some(pending) = queues.passes.take_hopeless() {
             self.given_up(queues, pending.swap, pending.evicted);
         }
     }
 
     fn given_up(&self, queues: &mut Queues, swap: Swap, evicted: bool) {
-        queues.hopeless.retain(|known| !swap.add.contains(known));
-        let mut list = self.change_list();
+        queues.passes.forget_hopeless(&swap.add);
+        let mut list = self.list.change();
         for segment in &swap.add {
-            if let Some(life) = list.segments.get_mut(&segment.0) {
+            if let Some(life) = list.life(*segment) {
                 *life = Life::InVain;
             }
         }
         drop(list);
         self.relocations.forget(&swap.add);
         for segment in &swap.add {
-            queues.written.remove(&segment.0);
-            let mut waiting = queues.survivors.iter();
-            match waiting.position(|waiting| waiting.segment == *segment) {
-                // The consumer may be reading its bytes.
-                Some(at) if queues.survivors[at].handed => queues.survivors[at].in_vain = true,
-                Some(at) => {
-                    if let Some(waiting) = queues.survivors.remove(at) {
-                        let known = &self.windows[waiting.window as usize];
-                        known.unwritten.store(false, Ordering::Release);
-                    }
-                }
-                None => queues.abandoned.push(*segment),
+            if let Some(window) = queues.survivors.give_up(*segment) {
+                self.marks.set_written(window, true);
             }
         }
         for victim in swap.remove {
-            if evicted && !queues.evicted.contains(&victim) {
-                queues.evicted.push(victim);
+            if evicted {
+                queues.eviction.add(victim);
             }
-            queues.stranded.push(victim);
+            queues.passes.strand(victim);
         }
         self.progress.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// See [`Log::give_up_pass_of`].
-    fn lose_survivor(&self, survivor: SegmentId) -> Option<bool> {
+    /// This survivor of a pass will never be durable: the pass is given up as soon as its scan has
+    /// ended, unless its Swap was handed out. `None`: it is no survivor that waits for a Swap.
+    /// False: that of its pass was known before (GU5).
+    pub(crate) fn give_up_pass_of(&self, survivor: SegmentId) -> Option<bool> {
         let mut queues = self.queues();
-        let needs = self.needs();
-        let life = *needs.list.segments.get(&survivor.0)?;
+        let needs = self.list.needs();
+        let life = needs.life(survivor)?;
         if life == Life::InVain {
             return Some(false);
         }
-        // Not by the victims: a pass that evicts announces those of others too (swap::D11).
-        let hopeless = &queues.hopeless;
-        let is_lost = |pass: &Pass| hopeless.iter().any(|known| pass.has_survivor(known.0));
-        let passes = needs.list.passes.iter();
+        let passes = needs.passes().iter();
         let its = passes.filter(|pass| pass.has_survivor(survivor.0));
-        let was_lost = its.map(is_lost).reduce(|some, other| some || other);
+        let was_lost = its.map(|pass| queues.passes.is_lost(pass));
+        let was_lost = was_lost.reduce(|some, other| some || other);
         let was_lost = was_lost.filter(|_| life != Life::Settled)?;
         drop(needs);
         if !was_lost {
-            queues.hopeless.push(survivor);
+            queues.passes.lose(survivor);
         }
         self.give_up_hopeless(&mut queues);
         Some(!was_lost)
     }
 }
 
-impl Log {
-    /// This survivor of a pass will never be durable: the pass is given up as soon as its scan has
-    /// ended, unless its Swap was handed out. `None`: it is no survivor that waits for a Swap.
-    /// False: that of its pass was known before (GU5).
-    pub(crate) fn give_up_pass_of(&self, survivor: SegmentId) -> Option<bool> {
-        self.swaps.lose_survivor(survivor)
-    }
-
-    /// The consumer will not record this Swap: its pass may be given up.
-    pub fn swap_withdrawn(&self, swap: &Swap) {
-        let mut queues = self.swaps.queues();
-        let mut pending = queues.pending.iter_mut();
-        if let Some(pending) = pending.find(|pending| pending.swap == *swap) {
-            pending.handed = false;
-        }
-    }
-}
-
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use super::super::Pass;
+    use super::super::tests::swaps;
     use super::*;
 
     const VICTIMS: [SegmentId; 2] = [SegmentId(1), SegmentId(2)];
@@ -154,7 +119,7 @@ mod tests {
 
     /// A pass with two victims and the survivors 9 and 10, of which the first one is durable.
     fn at_work(evicts: bool) -> (Swaps, Swap) {
-        let swaps = Swaps::new(100, 100, 4, 100, 1);
+        let swaps = swaps();
         (1..=3).for_each(|id| swaps.opened(SegmentId(id)));
         let pass = Pass {
             first: SegmentId(9),
@@ -166,7 +131,7 @@ mod tests {
             swaps.opened_survivor(SegmentId(id));
             swaps.closed_survivor(SegmentId(id), window, 100, None);
         }
-        swaps.durable(SegmentId(9)).expect("it is known");
+        assert!(swaps.survivor_durable(SegmentId(9)));
         let swap = Swap {
             add: SURVIVORS.to_vec(),
             remove: VICTIMS.to_vec(),
@@ -176,16 +141,19 @@ mod tests {
     }
 
     fn hopeless(swaps: &Swaps, segment: SegmentId) {
-        assert_eq!(swaps.lose_survivor(segment), Some(true));
+        assert_eq!(swaps.give_up_pass_of(segment), Some(true));
     }
 
     fn is_given_up(swaps: &Swaps) -> bool {
-        let needs = swaps.needs();
+        let needs = swaps.list().needs();
         let mut stay = VICTIMS.into_iter().chain(SURVIVORS);
         assert!(stay.all(|id| needs.tombstone(id, &[])));
         assert!(!SURVIVORS.into_iter().any(|id| needs.is_settled(id)));
         drop(needs);
-        !swaps.is_waiting() && VICTIMS.into_iter().all(|id| swaps.is_victim(id))
+        !swaps.is_waiting()
+            && VICTIMS
+                .into_iter()
+                .all(|id| swaps.queues().passes.is_victim(id))
     }
 
     /// It waited for ever, and all later Swaps did (swap::D5).
@@ -207,26 +175,25 @@ mod tests {
             if !early {
                 hopeless(&swaps, SegmentId(10));
             }
-            assert_eq!(swaps.next(false, |_| true), Some(later.clone()));
-            swaps.finished(&later);
+            assert_eq!(swaps.queues().passes.next(|_| true), Some(later.clone()));
+            swaps.swapped(&later);
             assert!(is_given_up(&swaps));
-            assert!(swaps.is_written(4) && swaps.is_written(5));
+            assert!(swaps.marks().is_written(4) && swaps.marks().is_written(5));
             // The consumer frees what it has written, and nothing else.
-            assert_eq!(swaps.queues().abandoned, [SegmentId(9)]);
-            assert!(swaps.queues().hopeless.is_empty());
+            assert_eq!(swaps.take_abandoned(), [SegmentId(9)]);
+            assert!(!swaps.queues().passes.has_hopeless());
         }
     }
 
     #[test]
     fn a_survivor_that_is_being_written_is_freed_afterwards() {
         let (swaps, swap) = at_work(false);
-        swaps.queues().survivors[0].handed = true;
+        swaps.queues().survivors.next();
         swaps.give_up_work(swap, false);
-        assert!(!swaps.is_written(5), "its bytes are being read");
-        swaps.durable(SegmentId(10)).expect("it is known");
-        assert!(swaps.is_written(5) && is_given_up(&swaps));
-        let abandoned = swaps.queues().abandoned.clone();
-        assert_eq!(abandoned, [SegmentId(9), SegmentId(10)]);
+        assert!(!swaps.marks().is_written(5), "its bytes are being read");
+        assert!(swaps.survivor_durable(SegmentId(10)));
+        assert!(swaps.marks().is_written(5) && is_given_up(&swaps));
+        assert_eq!(swaps.take_abandoned(), [SegmentId(9), SegmentId(10)]);
     }
 
     /// Its record may be durable: then the victims are gone.
@@ -234,14 +201,14 @@ mod tests {
     fn a_pass_whose_swap_was_handed_out_is_not_given_up() {
         let (swaps, swap) = at_work(false);
         swaps.scanned(swap.clone(), Default::default());
-        swaps.durable(SegmentId(10)).expect("it is known");
-        assert_eq!(swaps.next(false, |_| true), Some(swap.clone()));
+        assert!(swaps.survivor_durable(SegmentId(10)));
+        assert_eq!(swaps.queues().passes.next(|_| true), Some(swap.clone()));
         hopeless(&swaps, SegmentId(10));
-        assert_eq!(swaps.next(false, |_| true), Some(swap.clone()));
-        swaps.finished(&swap);
-        assert!(swaps.needs().is_settled(SegmentId(10)));
-        assert!(swaps.queues().hopeless.is_empty());
-        assert_eq!(swaps.lose_survivor(SegmentId(10)), None);
+        assert_eq!(swaps.queues().passes.next(|_| true), Some(swap.clone()));
+        swaps.swapped(&swap);
+        assert!(swaps.list().needs().is_settled(SegmentId(10)));
+        assert!(!swaps.queues().passes.has_hopeless());
+        assert_eq!(swaps.give_up_pass_of(SegmentId(10)), None);
     }
 
     /// GU5: each copy of a lost survivor counted as another pass.
@@ -252,14 +219,14 @@ mod tests {
             if !early {
                 swaps.scanned(swap.clone(), Default::default());
             }
-            let told = [9, 9, 10, 10].map(|id| swaps.lose_survivor(SegmentId(id)));
+            let told = [9, 9, 10, 10].map(|id| swaps.give_up_pass_of(SegmentId(id)));
             assert_eq!(told, [Some(true), Some(false), Some(false), Some(false)]);
             if early {
                 swaps.scanned(swap, Default::default());
             }
-            assert_eq!(swaps.lose_survivor(SegmentId(10)), Some(false));
-            assert_eq!(swaps.lose_survivor(SegmentId(3)), None);
-            assert!(swaps.queues().hopeless.is_empty());
+            assert_eq!(swaps.give_up_pass_of(SegmentId(10)), Some(false));
+            assert_eq!(swaps.give_up_pass_of(SegmentId(3)), None);
+            assert!(!swaps.queues().passes.has_hopeless());
             assert!(is_given_up(&swaps));
         }
     }
@@ -285,7 +252,7 @@ mod tests {
             version_floor: 0,
         };
         swaps.scanned(swap, Default::default());
-        assert!(is_given_up(&swaps) && swaps.is_victim(SegmentId(3)));
+        assert!(is_given_up(&swaps) && swaps.queues().passes.is_victim(SegmentId(3)));
     }
 
     /// GU3: the token of a pass that evicted stands on, and a later eviction from a survivor names
@@ -296,11 +263,11 @@ mod tests {
         for (has_evicted, token) in [(true, 9), (false, 0)] {
             let (swaps, swap) = at_work(true);
             swaps.give_up_work(swap, has_evicted);
-            assert_eq!(swaps.eviction_victim.load(Ordering::Acquire), token);
+            assert_eq!(swaps.eviction_victim(), SegmentId(token));
         }
         let (swaps, swap) = at_work(false);
         swaps.give_up_work(swap, false);
-        let leaving: Vec<SegmentId> = swaps.queues().leaving().collect();
+        let leaving: Vec<SegmentId> = swaps.queues().passes.leaving().collect();
         assert_eq!(leaving, VICTIMS);
     }
 
@@ -308,13 +275,13 @@ mod tests {
     #[test]
     fn a_kept_segment_is_never_settled() {
         let (swaps, swap) = at_work(false);
-        swaps.durable(SegmentId(10)).expect("it is known");
+        assert!(swaps.survivor_durable(SegmentId(10)));
         swaps.scanned(swap.clone(), Default::default());
         swaps.keep(SegmentId(10));
         swaps.keep(SegmentId(3));
-        assert_eq!(swaps.next(false, |_| true), Some(swap.clone()));
-        swaps.finished(&swap);
-        let needs = swaps.needs();
+        assert_eq!(swaps.queues().passes.next(|_| true), Some(swap.clone()));
+        swaps.swapped(&swap);
+        let needs = swaps.list().needs();
         let settled = [9, 10, 3].map(|id| needs.is_settled(SegmentId(id)));
         assert_eq!(settled, [true, false, false]);
     }

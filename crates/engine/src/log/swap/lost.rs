@@ -1,21 +1,21 @@
 //! Segments of which a part is lost (docs/protocols.md, "Accepting a loss").
 
-use super::{Log, Pass, Swaps};
+use super::{Pass, Swaps};
 use duramen_base::ids::SegmentId;
 
 impl Swaps {
-    /// Entries that name a segment of `lost` stay needed as long as one of `others` is listed, even
-    /// after `lost` has left: lost entries may have named others in their turn, and nothing else
-    /// keeps away their victims. The announcements are those of passes without survivors
-    /// (swap::D4).
-    fn announce_lost(&self, lost: &[SegmentId], others: &[SegmentId], victims_max: usize) {
+    /// Parts of `lost` are lost: entries that name a segment of them stay needed as long as one of
+    /// `others` is listed, even after `lost` has left. For lost entries may have named others in
+    /// their turn, and nothing else keeps away their victims. The announcements are those of passes
+    /// without survivors (swap::D4). Called at the end of a load, before anything is cleaned.
+    pub fn announce_lost(&self, lost: &[SegmentId], others: &[SegmentId]) {
         let (Some(first), Some(last)) = (lost.iter().min(), lost.iter().max()) else {
             return;
         };
         let each = lost.iter().map(|segment| (*segment, 1));
         let mut ranges: Vec<(SegmentId, u32)> = each.collect();
         // Many copies of the list would outgrow the control segment.
-        if lost.len() * others.len() > victims_max
+        if lost.len() * others.len() > self.victims_max
             && let Ok(count) = u32::try_from(last.0 - first.0 + 1)
         {
             ranges = vec![(*first, count)];
@@ -26,24 +26,14 @@ impl Swaps {
             victims.retain(|segment| *segment != first);
             // A start announces again what one before it has, if the segment is still there.
             let is_known = |pass: &Pass| (pass.first, pass.count) == (first, count);
-            if !victims.is_empty() && !self.needs().list.passes.iter().any(is_known) {
+            if !victims.is_empty() && !self.list.needs().passes().iter().any(is_known) {
                 let pass = Pass {
                     first,
                     count,
                     victims,
                 };
-                self.note_announced(&mut queues, pass);
+                queues.passes.announce(&self.list, pass);
             }
         }
-    }
-}
-
-impl Log {
-    /// Parts of `lost` are lost: what names them stays needed while one of `others` is listed.
-    /// Called at the end of a load, before anything is cleaned.
-    pub fn announce_lost(&self, lost: &[SegmentId], others: &[SegmentId]) {
-        // An eighth of a control segment.
-        let victims_max = self.options().segment_bytes as usize / 8 / size_of::<SegmentId>();
-        self.swaps().announce_lost(lost, others, victims_max);
     }
 }

@@ -4,11 +4,12 @@
 //! (swap::D2, swap::D6). Afterwards they can be read until its Swap is durable, as far as swap::D7
 //! says.
 
-use super::{Log, Swaps, Unwritten};
+use super::marks::Marks;
+use crate::log::windows::Windows;
 use duramen_base::ids::SegmentId;
 use duramen_format::recipe::Parts;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A closed survivor that needs a frame.
 #[derive(Clone, Debug)]
@@ -22,96 +23,181 @@ pub struct SurvivorReady<'a> {
     pub bytes: &'a [u8],
 }
 
-impl Swaps {
+/// A closed survivor without a frame.
+#[derive(Clone)]
+pub struct Unwritten {
+    segment: SegmentId,
+    parts: Option<Arc<Parts>>,
+    window: u32,
+    length: u32,
+    /// The consumer has got its bytes, and may be reading them.
+    handed: bool,
+    /// Part of a side log that was given up (swap::D6).
+    abandoned: bool,
+    /// Survivor of a pass that was given up (given_up::GU1).
+    in_vain: bool,
+}
+
+impl Unwritten {
+    pub fn bytes<'a>(&self, windows: &'a Windows) -> &'a [u8] {
+        windows.slice(self.window, 0, self.length)
+    }
+
+    pub fn ready<'a>(self, marks: &Marks, windows: &'a Windows) -> SurvivorReady<'a> {
+        SurvivorReady {
+            bytes: self.bytes(windows),
+            is_side: marks.is_held(self.window),
+            segment: self.segment,
+            parts: self.parts,
+        }
+    }
+}
+
+/// A survivor whose frame is durable, with its window.
+pub(super) enum Written {
+    /// It waits for its Swap.
+    Waits(u32),
+    /// Its pass was given up.
+    InVain(u32),
+    /// Its side log was given up.
+    Abandoned,
+}
+
+#[derive(Default)]
+pub struct Survivors {
+    /// Closed and not durable, in the order of closing.
+    unwritten: VecDeque<Unwritten>,
+    /// Durable segments that are not swapped in, and their windows, as they were closed (swap::D7).
+    written: HashMap<u64, u32>,
+    /// Segments of side logs and passes that were given up: their frames may be freed.
+    abandoned: Vec<SegmentId>,
+    /// Windows of such segments that the consumer has finished reading.
+    released: Vec<u32>,
+}
+
+impl Survivors {
+    pub(super) fn closed(
+        &mut self,
+        segment: SegmentId,
+        window: u32,
+        length: u32,
+        parts: Option<Parts>,
+    ) {
+        self.unwritten.push_back(Unwritten {
+            segment,
+            parts: parts.map(Arc::new),
+            window,
+            length,
+            handed: false,
+            abandoned: false,
+            in_vain: false,
+        });
+    }
+
+    /// True if no survivor waits for its frame.
+    pub(super) fn is_empty(&self) -> bool {
+        self.unwritten.is_empty()
+    }
+
+    fn place(&self, segment: SegmentId) -> Option<usize> {
+        let mut unwritten = self.unwritten.iter();
+        unwritten.position(|survivor| survivor.segment == segment)
+    }
+
+    /// The next one without a frame; the same until it is reported durable.
+    pub fn next(&mut self) -> Option<Unwritten> {
+        let front = self.unwritten.front_mut()?;
+        front.handed = true;
+        Some(front.clone())
+    }
+
+    /// One without a frame that was not handed out yet.
+    pub fn another(&mut self) -> Option<Unwritten> {
+        let mut unwritten = self.unwritten.iter_mut();
+        let next = unwritten.find(|survivor| !survivor.handed)?;
+        next.handed = true;
+        Some(next.clone())
+    }
+
+    /// `None`: it has a frame, or is no closed survivor.
+    pub fn unwritten(&self, segment: SegmentId) -> Option<&Unwritten> {
+        self.place(segment).map(|at| &self.unwritten[at])
+    }
+
+    /// Number of segments of which `is_one` is true that are closed and not durable.
+    pub fn count_unwritten(&self, is_one: impl Fn(SegmentId) -> bool) -> usize {
+        let unwritten = self.unwritten.iter();
+        unwritten
+            .filter(|survivor| is_one(survivor.segment))
+            .count()
+    }
+
+    /// The survivor's frame is durable. `None`: it was reported before.
+    pub(super) fn durable(&mut self, segment: SegmentId) -> Option<Written> {
+        let survivor = self.unwritten.remove(self.place(segment)?)?;
+        let window = survivor.window;
+        Some(if survivor.in_vain {
+            self.abandoned.push(segment);
+            Written::InVain(window)
+        } else if survivor.abandoned {
+            self.released.push(window);
+            self.abandoned.push(segment);
+            Written::Abandoned
+        } else {
+            self.written.insert(segment.0, window); // swap::D7
+            Written::Waits(window)
+        })
+    }
+
     /// The window of a segment that is durable and not swapped in yet, with all its bytes as they
     /// were closed (swap::D7). A side log may be given up at any time, and the window of a pass's
     /// survivor be compacted: a caller that is pinned reads it all the same.
     pub fn written_window(&self, segment: SegmentId) -> Option<u32> {
-        self.queues().written.get(&segment.0).copied()
+        self.written.get(&segment.0).copied()
     }
 
-    /// The segment was compacted, and its window is about to be retired: it cannot be read as it
-    /// was closed any more (swap::D7).
-    pub fn no_longer_as_closed(&self, segment: SegmentId) {
-        self.queues().written.remove(&segment.0);
+    /// The segment was compacted, and its window is about to be retired; or its Swap is durable. It
+    /// is not to be read as it was closed any more (swap::D7).
+    pub fn no_longer_as_closed(&mut self, segment: SegmentId) {
+        self.written.remove(&segment.0);
     }
 
-    /// The survivor's frame is durable. `None`: it was reported before.
-    pub(super) fn durable(&self, segment: SegmentId) -> Option<()> {
-        let mut queues = self.queues();
-        let at = queues
-            .survivors
-            .iter()
-            .position(|waiting| waiting.segment == segment)?;
-        let Unwritten {
-            window,
-            abandoned,
-            in_vain,
-            ..
-        } = queues.survivors.remove(at)?;
-        if in_vain {
-            let known = &self.windows[window as usize];
-            known.unwritten.store(false, Ordering::Release);
-            queues.abandoned.push(segment);
-            self.progress.fetch_add(1, Ordering::Relaxed);
-            return Some(());
+    /// The survivor's pass is given up. Returns the window of which nobody needs the bytes as they
+    /// are any more, if there is one.
+    pub(super) fn give_up(&mut self, segment: SegmentId) -> Option<u32> {
+        self.written.remove(&segment.0);
+        let Some(at) = self.place(segment) else {
+            self.abandoned.push(segment);
+            return None;
+        };
+        if self.unwritten[at].handed {
+            self.unwritten[at].in_vain = true; // the consumer may be reading its bytes
+            return None;
         }
-        if abandoned {
-            queues.released.push(window);
-            queues.abandoned.push(segment);
-            self.progress.fetch_add(1, Ordering::Relaxed);
-            return Some(());
+        self.unwritten.remove(at).map(|survivor| survivor.window)
+    }
+
+    /// The segment's side log is given up. True: its window is free. Else the consumer may be
+    /// reading it.
+    pub(super) fn abandon(&mut self, segment: SegmentId) -> bool {
+        self.written.remove(&segment.0);
+        let Some(at) = self.place(segment) else {
+            self.abandoned.push(segment);
+            return true;
+        };
+        if self.unwritten[at].handed {
+            self.unwritten[at].abandoned = true;
+            return false;
         }
-        if let Some(pending) = queues
-            .pending
-            .iter_mut()
-            .find(|pending| pending.swap.add.contains(&segment))
-        {
-            pending.unwritten -= 1;
-        }
-        queues.written.insert(segment.0, window); // swap::D7
-        let known = &self.windows[window as usize];
-        known.unwritten.store(false, Ordering::Release);
-        self.progress.fetch_add(1, Ordering::Relaxed);
-        Some(())
-    }
-}
-
-impl Log {
-    /// The next closed survivor without a frame; the same one until
-    /// [`survivor_durable`](Self::survivor_durable).
-    pub fn next_survivor(&self) -> Option<SurvivorReady<'_>> {
-        let mut queues = self.swaps.queues();
-        let front = queues.survivors.front_mut()?;
-        front.handed = true;
-        Some(self.ready(front.clone()))
+        self.unwritten.remove(at);
+        true
     }
 
-    /// A closed survivor that was not handed out yet, for a consumer that writes several at once.
-    /// Each is returned once; [`survivor_durable`](Self::survivor_durable) may be called in any
-    /// order.
-    pub fn another_survivor(&self) -> Option<SurvivorReady<'_>> {
-        let mut queues = self.swaps.queues();
-        let mut waiting = queues.survivors.iter_mut();
-        let next = waiting.find(|survivor| !survivor.handed)?;
-        next.handed = true;
-        Some(self.ready(next.clone()))
+    pub(super) fn take_abandoned(&mut self) -> Vec<SegmentId> {
+        std::mem::take(&mut self.abandoned)
     }
 
-    /// All bytes of a closed survivor that is not reported durable yet.
-    pub fn unwritten_survivor(&self, segment: SegmentId) -> Option<&[u8]> {
-        let queues = self.swaps.queues();
-        let mut waiting = queues.survivors.iter();
-        let known = waiting.find(|survivor| survivor.segment == segment)?;
-        Some(self.memory.slice(known.window, 0, known.length))
-    }
-
-    fn ready(&self, survivor: Unwritten) -> SurvivorReady<'_> {
-        SurvivorReady {
-            segment: survivor.segment,
-            parts: survivor.parts,
-            is_side: self.swaps.is_held(survivor.window),
-            bytes: self.memory.slice(survivor.window, 0, survivor.length),
-        }
+    pub(super) fn take_released(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.released)
     }
 }

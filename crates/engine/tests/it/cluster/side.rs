@@ -319,7 +319,7 @@ fn an_abort_leaves_nothing() {
         if let (Some((segment, bytes)), Some(ready)) = (bytes, ready) {
             store.clean_step(1 << 20);
             assert_eq!(ready.bytes, bytes, "what is being read stays");
-            store.log().unwrap().survivor_durable(segment);
+            store.log().unwrap().swaps().survivor_durable(segment);
         }
         assert!(store.log().unwrap().next_survivor().is_none());
         assert!(store.log().unwrap().next_swap().is_none());
@@ -360,14 +360,14 @@ fn withdraws_too_late() -> bool {
     let store = world.store.clone();
     let writer = store.log().unwrap();
     while let Some(ready) = writer.next_survivor() {
-        writer.survivor_durable(ready.segment);
+        writer.swaps().survivor_durable(ready.segment);
     }
     let swap = writer.next_swap().expect("all is durable");
     if side.withdraw() {
         return false;
     }
     assert_eq!(side.abort(), Err(SideError::Closed));
-    writer.swapped(&swap);
+    writer.swaps().swapped(&swap);
     assert!(!side.withdraw(), "it has ended");
     check(&mut world, &log).unwrap();
     commit.is_durable()
@@ -582,7 +582,7 @@ fn cleaners_keep_off() -> Result<(), String> {
     while let Some(ready) = store.log().unwrap().next_survivor() {
         let mut consumer = world.consumer.lock().unwrap();
         consumer.disk.write_survivor(ready.segment, ready.bytes);
-        store.log().unwrap().survivor_durable(ready.segment);
+        store.log().unwrap().swaps().survivor_durable(ready.segment);
     }
     world.clock.fetch_add(1000, Ordering::Relaxed);
     for _ in 0..50 {

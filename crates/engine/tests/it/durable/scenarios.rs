@@ -93,7 +93,7 @@ fn scenario_09_an_overwrite_that_is_lost_leaves_what_it_replaced() {
                 .unwrap()
                 .disk
                 .write_survivor(ready.segment, ready.bytes);
-            log.survivor_durable(ready.segment);
+            log.swaps().survivor_durable(ready.segment);
         }
         assert_eq!(
             log.next_swap(),

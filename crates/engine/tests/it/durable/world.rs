@@ -138,12 +138,12 @@ impl Consumer {
     pub fn clean_one(&mut self, store: &Store) -> bool {
         let log = store.log().expect("a log");
         if let Some(swap) = self.swap.take() {
-            log.swapped(&swap);
+            log.swaps().swapped(&swap);
             self.disk.free(&swap);
             self.swaps += 1;
         } else if let Some(ready) = log.next_survivor() {
             self.disk.write_survivor(ready.segment, ready.bytes);
-            log.survivor_durable(ready.segment);
+            log.swaps().survivor_durable(ready.segment);
         } else if let Some(swap) = log.next_swap() {
             self.disk.swap(&swap);
             self.swap = Some(swap);

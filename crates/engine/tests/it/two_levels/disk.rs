@@ -109,7 +109,7 @@ impl Writer {
     /// Writes the next survivor's frame, or reports the one that was written. False: there is none.
     pub fn frame(&mut self, log: &Log) -> bool {
         if let Some(segment) = self.framed.take() {
-            log.survivor_durable(segment);
+            log.swaps().survivor_durable(segment);
             return true;
         }
         let Some(ready) = log.next_survivor() else {
@@ -131,7 +131,7 @@ impl Writer {
                 .iter()
                 .all(|id| !self.device.listed.contains(&id.0))
             {
-                log.swapped(&swap);
+                log.swaps().swapped(&swap);
                 return true;
             }
             self.device.apply(&swap);

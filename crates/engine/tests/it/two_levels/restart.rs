@@ -125,7 +125,7 @@ fn write_and_remove(running: &Running, setup: &Setup, segments: u64, expires: bo
         let mut session = running.store.session().unwrap();
         put(&mut session, b"stays", b"x").unwrap();
         let mut n = 0u64;
-        while !n.is_multiple_of(1000) || log.segments_listed() < segments {
+        while !n.is_multiple_of(1000) || log.swaps().disk().room().0 < segments {
             in_time(started);
             let key = n.to_le_bytes();
             match expires {
@@ -308,7 +308,7 @@ fn a_log_that_is_too_long_becomes_shorter() {
             assert!(remove(&mut session, &key.to_le_bytes()).unwrap());
         }
         // Its limit, less the segments for survivors and removals only.
-        while running.store.log().unwrap().segments_listed() >= 40 {
+        while running.store.log().unwrap().swaps().disk().room().0 >= 40 {
             in_time(started);
             std::thread::yield_now();
         }
@@ -434,7 +434,7 @@ fn a_token_ends_though_its_segment_is_full() {
     seal(&running);
     setup.now_ms.fetch_sub(5_000, Ordering::Relaxed);
     assert!(!running.store.remove_doubted().unwrap());
-    let stands = || running.store.log().unwrap().eviction_victim() != SegmentId::NONE;
+    let stands = || running.store.log().unwrap().swaps().eviction_victim() != SegmentId::NONE;
     let started = Instant::now();
     while !stands() {
         in_time(started); // a cleaner may have noticed the step, and announces it now
