@@ -6,8 +6,9 @@ use crate::command::row::*;
 use crate::command::secrets::REDACTED;
 use crate::command::spec::Spec;
 use crate::state::Shared;
-use crate::state::client::{Client, shown};
+use crate::state::client::Client;
 use crate::state::db::Db;
+use crate::threads::clients::shown;
 use crate::threads::mailbox::Message;
 use duramen_config::seldom;
 use duramen_wire::resp::Args;
@@ -30,8 +31,8 @@ pub(crate) fn monitor(ctx: &mut Context<'_>) -> Done {
             "ERR MONITOR isn't allowed in a transaction",
         ));
     }
-    if !ctx.client.shows(shown::MONITOR) {
-        ctx.client.show(shown::MONITOR, true);
+    if !ctx.client.record().shows(shown::MONITOR) {
+        ctx.client.record().show(shown::MONITOR, true);
         let mut monitors = ctx.shared.commands.monitors();
         monitors.push(Arc::clone(ctx.client.record()));
         ctx.shared.commands.set_monitored(true);
@@ -76,7 +77,9 @@ fn feed_from(shared: &Shared, client: &Client, address: &str, spec: &Spec, args:
                 peer = %record.peer,
                 "closing a monitor: its thread has not taken the lines for it for too long"
             );
-            shared.post(record, Message::Close { client: record.id });
+            shared
+                .threads
+                .post(record, Message::Close { client: record.id });
         }
         takes
     });
@@ -87,7 +90,7 @@ fn line(client: &Client, address: &str, spec: &Spec, args: &Args<'_>) -> Vec<u8>
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    let db = match client.db {
+    let db = match client.db() {
         Db::Number(db) => db.to_string(),
         Db::Table(table) => format!("table:{table}"),
     };

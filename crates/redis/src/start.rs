@@ -1,8 +1,11 @@
 //! The start of service: the data is there, and the store tells the features of its changes.
 
+use crate::command::events::set_events;
 use crate::durability::Durability;
 use crate::flash::tier::Tier;
+use crate::pubsub::release::publish_departure;
 use crate::state::Shared;
+use crate::tracking::changes::{key_departed, keys_written, track_loaded};
 use duramen_base::ids::SegmentId;
 use duramen_engine::{EntryDamage, Store};
 use std::sync::Arc;
@@ -23,8 +26,8 @@ impl Shared {
         let this = self.weak();
         store.when_departed(move |departure, table, key| {
             if let Some(shared) = this.upgrade() {
-                shared.publish_departure(departure, table, key);
-                shared.key_departed(table, key);
+                publish_departure(&shared, departure, table, key);
+                key_departed(&shared, table, key);
             }
         });
         store.when_damaged(log_damage);
@@ -33,13 +36,13 @@ impl Shared {
         let this = self.weak();
         store.when_written(move |writes| {
             if let Some(shared) = this.upgrade() {
-                shared.keys_written(writes);
+                keys_written(&shared, writes);
             }
         });
-        self.track_loaded(&Arc::clone(&store), || {
-            self.put_data(store, durability, tier)
+        track_loaded(self, &Arc::clone(&store), || {
+            self.storage.put(store, durability, tier)
         });
-        self.set_events(self.config().events);
+        set_events(self, self.config().events);
     }
 }
 

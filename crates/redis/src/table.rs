@@ -15,6 +15,7 @@ use crate::operation::{
 use crate::pubsub::commands as pubsub;
 use crate::script::{commands as script, function};
 use crate::state::Shared;
+use crate::state::shared::totals;
 use crate::tracking::commands as tracking;
 use crate::values::{
     bitmap, blocking, geo, hash, hyperloglog, list, multi_key, set, stream, stream_claim,
@@ -122,7 +123,7 @@ pub fn commands_since_start(
     COMMANDS
         .rows()
         .iter()
-        .zip(shared.command_totals_since_start())
+        .zip(totals::commands_since_start(shared))
 }
 
 /// The commands, as rules of users see them.

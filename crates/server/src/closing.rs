@@ -57,11 +57,11 @@ pub(crate) fn close(
             (answers, since, told) = (now, Instant::now(), false);
         }
         let silent = since.elapsed();
-        if silent < patience(shared.stopping()) {
+        if silent < patience(shared.watch.stopping()) {
             continue;
         }
         if let Some(owed) = &owed
-            && shared.stopping() == Stop::Graceful
+            && shared.watch.stopping() == Stop::Graceful
             && !durability.is_written(owed)
         {
             if !told {
@@ -82,7 +82,7 @@ pub(crate) fn close(
 }
 
 fn close_now(shared: &Shared, durability: &Durability) -> Result<(), ServerError> {
-    match (shared.stopping(), shared.membership()) {
+    match (shared.watch.stopping(), shared.membership()) {
         (Stop::Graceful, None) => {}
         (Stop::Graceful, Some(_)) => return close_member(shared, durability),
         (_, None) => {
@@ -96,7 +96,7 @@ fn close_now(shared: &Shared, durability: &Durability) -> Result<(), ServerError
             // Without room for writes that were already acknowledged, it tries again until an
             // immediate stop is requested.
             Err(error @ duramen::Error::DiskFull(_))
-                if shared.stopping() == Stop::Graceful
+                if shared.watch.stopping() == Stop::Graceful
                     && shared.commands.levels.answered_early() =>
             {
                 tracing::error!(
@@ -113,9 +113,9 @@ fn close_now(shared: &Shared, durability: &Durability) -> Result<(), ServerError
 /// may be gone for ever.
 fn close_member(shared: &Shared, durability: &Durability) -> Result<(), ServerError> {
     let stop_timeout = Duration::from_millis(shared.config().stop_timeout_ms);
-    let left = stop_timeout.saturating_sub(shared.ending.since());
+    let left = stop_timeout.saturating_sub(shared.watch.ending().since());
     let until = Instant::now() + left.max(BACKUPS_AT_LEAST);
-    let gives_up = || shared.stopping() != Stop::Graceful || Instant::now() >= until;
+    let gives_up = || shared.watch.stopping() != Stop::Graceful || Instant::now() >= until;
     if let Some(bytes) = durability.store().close_unless(gives_up)? {
         tracing::warn!(
             bytes,

@@ -14,6 +14,7 @@ use duramen_engine::{Options, Store};
 use duramen_redis::command::restore as restore_databases;
 use duramen_redis::durability::{Durability, Progress};
 use duramen_redis::flash::Tier;
+use duramen_redis::operation::written;
 use duramen_redis::script::restore_all as restore_functions;
 use duramen_redis::state::Shared;
 use duramen_redis::table::catalog;
@@ -186,7 +187,7 @@ impl Server {
         };
         let doors = Doors::open(config, file)?;
         let shared = Arc::clone(doors.shared());
-        shared.tls.load(&shared.config())?;
+        shared.settings.certificates().load(&shared.config())?;
         let mut server = Server {
             doors,
             shared: Arc::clone(&shared),
@@ -250,7 +251,7 @@ impl Server {
         let standby = Arc::new(Standby::default());
         for (number, listeners) in listeners.into_iter().enumerate() {
             let (doors, started) = (Arc::clone(&self.doors), started.clone());
-            let running = self.shared.ending.begin();
+            let running = self.shared.watch.ending().begin();
             let made = Arc::clone(&standby);
             standby.begins();
             self.spawn(format!("reactor-{number}"), move || {
@@ -282,11 +283,11 @@ impl Server {
 
     /// Starts the thread that reads certificates again when their files change.
     fn watch_certificates(&mut self) -> Result<(), ServerError> {
-        if !self.shared.tls.are_used() {
+        if !self.shared.settings.certificates().are_used() {
             return Ok(());
         }
         let (keep, ended) = mpsc::channel();
-        let certificates = Arc::clone(&self.shared.tls);
+        let certificates = Arc::clone(self.shared.settings.certificates());
         self.certificates = Some(keep);
         // It is not waited for: the files may be on a disk that hangs.
         std::thread::Builder::new()
@@ -326,7 +327,7 @@ impl Server {
             if loader.is_finished() {
                 let loader = self.loader.take().expect("there is one");
                 loader.join().expect("the loading thread panicked")?;
-            } else if self.shared.stopping() != Stop::No {
+            } else if self.shared.watch.stopping() != Stop::No {
                 // The data read so far is in memory only, so loading may end with the process.
                 return Ok(false);
             } else {
@@ -340,7 +341,8 @@ impl Server {
     fn is_ended(&self) -> bool {
         let shared = &self.shared;
         shared
-            .ending
+            .watch
+            .ending()
             .wait(|how| self.patience(how), || shared.is_stuck())
     }
 
@@ -350,7 +352,7 @@ impl Server {
             Stop::No => Duration::MAX,
             Stop::Graceful => {
                 let replies_ms = self.shared.config().stop_timeout_ms;
-                Duration::from_millis(replies_ms + self.shared.stuck_after_ms())
+                Duration::from_millis(replies_ms + self.shared.watch.stuck_after_ms())
             }
             Stop::AtOnce => AT_ONCE,
         }
@@ -467,12 +469,12 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
         )));
     }
     let durability = Durability::open(&config, engine, dir, |progress| {
-        shared.set_progress(Progress {
+        shared.storage.set_progress(Progress {
             now: Some(*progress),
         });
     })?;
     let durability = Arc::new(durability);
-    shared.watch_commits(&durability);
+    written::watch_commits(shared, &durability);
     let engine = Arc::clone(durability.store().engine());
     shared
         .commands
@@ -496,7 +498,7 @@ impl Server {
     /// A thread of it does not end; it is left running.
     fn stuck(self) -> ServerError {
         let table = self.shared.table_of_waits();
-        self.shared.audit.end();
+        self.shared.audit().end();
         // Dropping it would wait for the thread.
         std::mem::forget(self);
         ServerError::Stuck { table }
@@ -512,6 +514,6 @@ impl Drop for Server {
             let _ = thread.join();
         }
         // The process may end while others still hold the state.
-        self.shared.audit.end();
+        self.shared.audit().end();
     }
 }

@@ -355,6 +355,7 @@ fn live(
     let mut server = Server::launch(config.clone(), file.map(ConfigFile::new))?;
     server
         .shared()
+        .settings
         .when_changed(|config| log::set_level(log_level(config)));
     watcher.watch(&server);
     let addresses = server.addresses();
@@ -374,7 +375,7 @@ fn live(
         0 => "not known yet".to_owned(),
         bytes => duramen_config::format_size(bytes),
     };
-    let copies_max = server.shared().copies().bytes_max;
+    let copies_max = server.shared().storage.copies().bytes_max;
     tracing::info!(
         memory = duramen_config::format_size(config.memory_bytes),
         write_level = config.write_level().name(),
@@ -423,7 +424,7 @@ fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
     let teller = std::thread::spawn(move || {
         let mut every = SAY_AFTER;
         while ended.recv_timeout(every) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            let progress = shared.progress();
+            let progress = shared.storage.progress();
             notify::loading(&progress);
             if live {
                 every = Duration::from_millis(100);

@@ -6,6 +6,8 @@ use crate::notify;
 use crate::signals::{self, Order};
 use duramen_config::ServerConfig;
 use duramen_config::finish::Finish;
+use duramen_redis::operation::configure;
+use duramen_redis::operation::written;
 use duramen_redis::state::Shared;
 use duramen_redis::threads::Stop;
 use duramen_server::Server;
@@ -44,7 +46,7 @@ impl Sources {
             return tracing::info!("there is no configuration file to be read again");
         };
         let path = file.display();
-        if let Some(rewrites) = shared.and_then(|shared| shared.config_file.as_ref()) {
+        if let Some(rewrites) = shared.and_then(|shared| shared.settings.file()) {
             self.rewritten.append(&mut rewrites.take_rewritten());
         }
         // A pipe was read at the start and has nothing more. An empty file is one that is being
@@ -74,7 +76,7 @@ impl Sources {
             self.last.take_tls_files(&now);
             return tracing::info!(%path, "there is no server yet: files of TLS are those of the file again, other settings stay");
         };
-        match shared.reload(&self.last, &now) {
+        match configure::reload(shared, &self.last, &now) {
             Err(error) => tracing::error!(%path, "the settings stay as they are: {error}"),
             Ok(changes) => {
                 tracing::info!(%path, changed = changes.made.join(" "), "settings read again");
@@ -137,7 +139,7 @@ impl LastSeen {
             let shared = self.current();
             sources.reload(shared.as_deref());
             if let Some(shared) = shared {
-                shared.tls.reload();
+                shared.settings.certificates().reload();
             }
         }
     }
@@ -169,7 +171,7 @@ impl LastSeen {
         match (signals, &*shared) {
             (0, _) | (_, None) => {}
             (1, Some(shared)) => {
-                let stopping = shared.stop_written(Stop::Graceful, false);
+                let stopping = written::stop(shared, Stop::Graceful, false);
                 if stopping.is_none() {
                     notify::stopping();
                 }
@@ -213,7 +215,7 @@ impl Watcher {
             let _reported = notify::reloading();
             signals::reopen_log();
             if let Some(shared) = reloaded.current() {
-                shared.reopen_audit_log();
+                shared.audit().reopen();
             }
             tracing::info!(
                 "{name}: opening the log file and reading settings and certificates again"

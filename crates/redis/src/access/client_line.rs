@@ -1,16 +1,14 @@
 //! A client as one line: for CLIENT LIST, and for the logs of logins and denied requests.
 
 use crate::state::Shared;
-use crate::state::client::shown;
-use crate::threads::clients::ClientRecord;
+use crate::threads::clients::{ClientRecord, shown};
 use duramen_engine::TableId;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A client as one line of `CLIENT LIST`.
 pub(crate) fn line(shared: &Shared, record: &ClientRecord, now_ms: u64) -> String {
-    let flags = record.flags.load(Relaxed);
     let mut letters = String::new();
-    let shows = |flag| flags & flag != 0;
+    let shows = |flag| record.shows(flag);
     // In the order of Redis, which clients compare with.
     for (is_set, letter) in [
         (shows(shown::MONITOR), 'O'),
@@ -31,13 +29,13 @@ pub(crate) fn line(shared: &Shared, record: &ClientRecord, now_ms: u64) -> Strin
     if letters.is_empty() {
         letters.push('N');
     }
-    let queued = if flags & shown::MULTI != 0 {
+    let queued = if shows(shown::MULTI) {
         i64::from(record.queued.load(Relaxed))
     } else {
         -1
     };
     let last_command = record.last_command.load(Relaxed);
-    let command = match shared.acl.catalog().name(last_command as usize) {
+    let command = match shared.acl().catalog().name(last_command as usize) {
         "" => "NULL",
         name => name,
     };

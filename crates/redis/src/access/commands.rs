@@ -4,6 +4,7 @@ use super::changes::NO_FILE;
 use super::client_line::line;
 use super::record as audit;
 use super::refusals::Origin;
+use super::{changes, refusals};
 use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, YIELDS};
 use crate::command::lookup::Resolved;
@@ -72,7 +73,7 @@ const CLOSING_LOOK: Duration = Duration::from_millis(1);
 pub fn origin(shared: &Shared, client: &Client) -> Origin {
     let record = client.record();
     Origin {
-        user: client.user_name().to_owned(),
+        user: client.login().user_name().to_owned(),
         address: record.shown_addresses().0,
         client: client.id(),
         line: line(shared, record, clock::now_ms()),
@@ -96,7 +97,7 @@ pub(crate) fn note_denied(
         Denied::Channel(n) => (Reason::Channel, object(n)),
         Denied::Table(n) => (Reason::Table, object(n)),
     };
-    shared.note_denial(origin(shared, client), reason, object, context);
+    refusals::note_denial(shared, origin(shared, client), reason, object, context);
 }
 
 /// Why a request is refused whose rights were checked again after a wait.
@@ -150,12 +151,12 @@ pub(crate) fn permit_queued(
 }
 
 pub(crate) fn whoami(ctx: &mut Context<'_>) -> Done {
-    let name = ctx.client.user_name().to_owned();
+    let name = ctx.client.login().user_name().to_owned();
     ctx.reply.bulk(name.as_bytes())
 }
 
 pub(crate) fn users(ctx: &mut Context<'_>) -> Done {
-    let users = ctx.shared.acl.users();
+    let users = ctx.shared.acl().users();
     let mut reply = ctx.reply.encoder();
     reply.array(users.iter().count());
     for user in users.iter() {
@@ -170,8 +171,11 @@ const USER_BYTES_PER_SLICE: usize = 256 << 10;
 
 /// In slices: the users when it began.
 pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
-    let mut walk = ctx.client.take_walk(ctx.table);
-    let users = walk.users.take().unwrap_or_else(|| ctx.shared.acl.users());
+    let mut walk = ctx.client.parking.take_walk(ctx.table);
+    let users = walk
+        .users
+        .take()
+        .unwrap_or_else(|| ctx.shared.acl().users());
     let (from, before) = (walk.keys, walk.found.len());
     let stops = ctx.may_go_on_later();
     let mut room = ctx.reply.room_left();
@@ -183,7 +187,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
         if is_over {
             break;
         }
-        let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
+        let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol(), &mut room);
         reply.bulk(&user.print());
         if room.exceeded {
             return Err(ctx.reply.too_long());
@@ -192,7 +196,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     }
     if is_over {
         (walk.users, walk.moved) = (Some(users), true);
-        ctx.client.keep_walk(walk);
+        ctx.client.parking.keep_walk(walk);
         return Err(YIELDS);
     }
     ctx.reply.encoder().array(walk.keys);
@@ -201,7 +205,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn getuser(ctx: &mut Context<'_>) -> Done {
-    let users = ctx.shared.acl.users();
+    let users = ctx.shared.acl().users();
     let name = std::str::from_utf8(ctx.arg(2)).unwrap_or_default();
     let Some(user) = users.get(name) else {
         return ctx.reply.null();
@@ -247,7 +251,7 @@ fn write_selector(reply: &mut Encoder<'_>, selector: &Selector) {
 /// users::V4: a member that serves no data yet would change its own users, which the cluster's
 /// replace.
 fn after_joining(ctx: &Context<'_>) -> Done {
-    if !ctx.shared.joins_a_cluster() {
+    if !changes::joins_a_cluster(ctx.shared) {
         return Ok(());
     }
     Err(Failure::Text(
@@ -267,10 +271,10 @@ pub(crate) fn setuser(ctx: &mut Context<'_>) -> Done {
     after_joining(ctx)?;
     let rules = ctx.request.args.skip(3).into_iter();
     if ctx.shared.membership().is_none() {
-        let acl = &ctx.shared.acl;
+        let acl = ctx.shared.acl();
         acl.change(|users| users.set(ctx.arg(2), rules, acl.catalog()))
             .map_err(|fault| Failure::from(format!("ERR {fault}")))?;
-        ctx.shared.users_changed();
+        changes::users_changed(ctx.shared);
         renew(ctx);
         return ctx.reply.ok();
     }
@@ -301,9 +305,9 @@ pub(crate) fn deluser(ctx: &mut Context<'_>) -> Done {
             Ok(format!(":{}\r\n", remove(users)).into_bytes())
         });
     }
-    let removed: Result<i64, Failure> = ctx.shared.acl.change(|users| Ok(remove(users)));
+    let removed: Result<i64, Failure> = ctx.shared.acl().change(|users| Ok(remove(users)));
     // As CLIENT KILL: the reply waits until none of their requests runs any more.
-    for record in ctx.shared.users_changed() {
+    for record in changes::users_changed(ctx.shared) {
         if record.id == ctx.client.id() {
             ctx.turn.ending = Ending::CloseAfterReply;
             ctx.client.lose_user();
@@ -323,7 +327,7 @@ fn in_cluster(
     ctx: &mut Context<'_>,
     make: impl Fn(&mut Users, &Catalog) -> Result<Vec<u8>, String> + Send + 'static,
 ) -> Done {
-    if ctx.local.in_exec {
+    if ctx.local.exec.runs() {
         return Err(Failure::Text(
             "ERR the users of a cluster cannot be changed in a transaction",
         ));
@@ -331,9 +335,11 @@ fn in_cluster(
     let own = ctx.client.id();
     background::run(ctx, Kind::Users, move |shared, deadline| {
         let membership = shared.membership().ok_or("this is no member any more")?;
-        let catalog = shared.acl.catalog();
+        let catalog = shared.acl().catalog();
         let (reply, closed) =
-            shared.change_cluster_users(membership, deadline, |users| make(users, catalog))?;
+            changes::change_cluster_users(shared, membership, deadline, |users| {
+                make(users, catalog)
+            })?;
         let deadline = Instant::now() + CLOSING_MAX;
         let mut open = closed.iter().filter(|record| record.id != own);
         while open.clone().any(|record| !record.is_gone()) && Instant::now() < deadline {
@@ -369,7 +375,7 @@ pub(crate) fn cat(ctx: &mut Context<'_>) -> Done {
         return Ok(());
     };
     let name = String::from_utf8_lossy(name);
-    let Some(commands) = ctx.shared.acl.catalog().in_category(&name) else {
+    let Some(commands) = ctx.shared.acl().catalog().in_category(&name) else {
         let shown: String = name.chars().take(128).collect();
         return Err(format!("ERR Unknown category '{shown}'").into());
     };
@@ -390,7 +396,7 @@ pub(crate) fn log(ctx: &mut Context<'_>) -> Done {
     let count = match ctx.request.args.get(2) {
         None => LOG_SHOWN,
         Some(word) if word.eq_ignore_ascii_case(b"reset") => {
-            ctx.shared.acl.denials().clear();
+            ctx.shared.acl().denials().clear();
             return ctx.reply.ok();
         }
         Some(text) => {
@@ -400,7 +406,7 @@ pub(crate) fn log(ctx: &mut Context<'_>) -> Done {
     };
     let denials: Vec<Denial> = ctx
         .shared
-        .acl
+        .acl()
         .denials()
         .iter()
         .take(count)
@@ -459,7 +465,7 @@ pub(crate) fn genpass(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn dryrun(ctx: &mut Context<'_>) -> Done {
-    let users = ctx.shared.acl.users();
+    let users = ctx.shared.acl().users();
     let name = String::from_utf8_lossy(ctx.arg(2)).into_owned();
     let Some(user) = users.get(&name) else {
         return Err(format!("ERR User '{name}' not found").into());
@@ -495,16 +501,16 @@ pub(crate) fn dryrun(ctx: &mut Context<'_>) -> Done {
 
 pub(crate) fn load(ctx: &mut Context<'_>) -> Done {
     after_joining(ctx)?;
-    with_file(ctx, Shared::load_users)
+    with_file(ctx, changes::load_users)
 }
 
 pub(crate) fn save(ctx: &mut Context<'_>) -> Done {
-    with_file(ctx, |shared, _| shared.save_users())
+    with_file(ctx, |shared, _| changes::save_users(shared))
 }
 
 /// Works with the file of users.
 fn with_file(ctx: &mut Context<'_>, work: fn(&Shared, Instant) -> Result<(), String>) -> Done {
-    if ctx.shared.acl.file().is_none() {
+    if ctx.shared.acl().file().is_none() {
         return Err(format!("ERR {NO_FILE}").into());
     }
     background::run(ctx, Kind::Files, move |shared, deadline| {
@@ -516,7 +522,7 @@ fn with_file(ctx: &mut Context<'_>, work: fn(&Shared, Instant) -> Result<(), Str
 pub(crate) fn refusal_text(refusal: Refusal, client: &Client, spec: &Spec) -> String {
     match refusal {
         Refusal::LogIn => NO_AUTH.to_owned(),
-        Refusal::Denied(denied) => denial_text(denied, client.user_name(), spec.name),
+        Refusal::Denied(denied) => denial_text(denied, client.login().user_name(), spec.name),
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn record(
     args: &Args<'_>,
     outcome: Outcome,
 ) {
-    if !shared.audit.is_on() {
+    if !shared.audit().is_on() {
         return;
     }
     let class = spec.class().and_then(|class| AUDIT_CLASSES.get(class));
@@ -32,8 +32,8 @@ pub(crate) fn record(
         true => shown_args(spec, args),
         false => Vec::new(),
     };
-    shared.audit.add(&Record {
-        user: client.user_name(),
+    shared.audit().add(&Record {
+        user: client.login().user_name(),
         address: &client.record().shown_peer(),
         client: client.id(),
         command: spec.name,

@@ -1,3 +1,5 @@
 //! Clients that wait for elements of a key.
 
 pub(crate) mod key_wait;
+
+pub use key_wait::Blocked;

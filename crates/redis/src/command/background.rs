@@ -10,6 +10,7 @@ use super::turn::Ending;
 use crate::reply::wait::Until;
 use crate::state::Shared;
 use crate::threads::clients::ClientRecord;
+pub(crate) use crate::threads::works::Kind;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -18,17 +19,6 @@ pub(crate) const OK: &[u8] = b"+OK\r\n";
 
 /// Time for a command's work, from its request on: a new coordinator may have to be elected first.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// The thread that does the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Work with files.
-    Files,
-    /// Changes of a cluster's users.
-    Users,
-    /// Waits for requests that run.
-    Pauses,
-}
 
 /// Gives the command's work to a thread; the reply, which `work` returns, waits for it. `work` also
 /// gets the time after which it must change nothing in the cluster any more. The text of an error
@@ -51,15 +41,10 @@ pub(crate) fn run(
             let done = may.and_then(|()| work(&shared, deadline));
             // It is empty: this thread alone sets it.
             let _ = given.set(done);
-            shared.wake_for_commit();
+            shared.threads.wake_for_commit();
         }
     };
-    let thread = match kind {
-        Kind::Files => &ctx.shared.file_work,
-        Kind::Users => &ctx.shared.user_changes,
-        Kind::Pauses => &ctx.shared.pauses,
-    };
-    let given = thread.give(run);
+    let given = ctx.shared.works().give(kind, run);
     given.map_err(|why| Failure::from(format!("ERR {why}")))?;
     ctx.reply.ok()?;
     ctx.client.wait.then(Until::Reply(reply), OK);

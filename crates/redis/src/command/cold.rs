@@ -4,7 +4,7 @@
 //! **Mechanism.** An operation of the engine that needs an entry on flash returns `Error::Cold` and
 //! does nothing. Then all keys of the request are looked up, so that their entries are fetched in
 //! parallel, and so are those of the requests behind it on its connection. The reactor fetches them
-//! ([`Client::take_wanted`]), lends them to the session, and presents the request again.
+//! ([`Parked::take_wanted`]), lends them to the session, and presents the request again.
 //!
 //! **Invariants**
 //! - C1: a request that parks has had no effect. A command that changes several keys requests the
@@ -19,6 +19,7 @@
 //!   meanwhile: it is lent all entries that it requested, now and before, and
 //!   does not restart its walk.
 //!
+//! [`Parked::take_wanted`]: crate::state::parking::Parked::take_wanted
 //! [`Tier::fetch_bytes`]: crate::flash::tier::Tier::fetch_bytes
 
 use super::context::{Context, Done, Failure};
@@ -31,11 +32,9 @@ use crate::state::Shared;
 use crate::state::client::Client;
 use crate::state::local::Local;
 use crate::state::shared::commands::global;
-use duramen_engine::flash::{Cold, first_within};
+use duramen_engine::flash::Cold;
 use duramen_engine::{Error, Guard};
 
-/// Maximum entries that a walk in parts requests at once.
-const PART_ENTRIES_MAX: usize = 16;
 /// Requests behind the parked one may fetch the bytes allowed at once, divided by this.
 const AHEAD_PART: usize = 8;
 /// Error text for a request that needs too many bytes.
@@ -49,28 +48,14 @@ pub fn too_much(bytes: usize, most: usize) -> String {
 /// more.
 #[cold]
 pub fn look_ahead(shared: &Shared, guard: &Guard<'_>, client: &mut Client, key: Key<'_>) -> bool {
-    let (Some(tier), Some(parking)) = (shared.tier(), &mut client.parking) else {
+    let Some(tier) = shared.tier().filter(|_| client.parking.is_some()) else {
         return false;
     };
     let room = tier.fetch_bytes() / AHEAD_PART;
     let Ok(Some(cold)) = guard.pin().cold(key.table, key.hash, key.bytes) else {
         return true;
     };
-    let bytes = parking.ahead_bytes + cold.span().1;
-    let fits = bytes <= room;
-    if fits {
-        parking.ahead.push(cold);
-        parking.ahead_bytes = bytes;
-    }
-    fits
-}
-
-impl Local {
-    /// Whether the server has a second tier.
-    #[inline]
-    pub(crate) fn has_tier(&self) -> bool {
-        self.tier
-    }
+    client.parking.want_ahead(cold, room)
 }
 
 /// Its request is presented again, and was shown to monitors, or written into the audit log: that
@@ -78,7 +63,9 @@ impl Local {
 #[cold]
 pub(crate) fn note_reported(spec: &Spec, shared: &Shared, local: &Local, client: &mut Client) {
     let is_monitored = shared.commands.gate() & global::MONITORED != 0;
-    client.note_reported(is_monitored, spec.is_audited(local.audited));
+    client
+        .parking
+        .note_reported(is_monitored, spec.is_audited(local.audited()));
 }
 
 /// C1: fails if an entry of one of the keys is on flash, and notes all such entries. Does
@@ -91,19 +78,16 @@ pub(crate) fn warm<'k>(
 ) -> Done {
     // EXEC requested the entries of all keys before it ran the first command, and they are in
     // memory or lent (C1). On a draft its keys are not known before.
-    if !ctx.local.has_tier() || ctx.local.in_exec && guard.draft().is_none() {
+    if !ctx.local.has_tier() || ctx.local.exec.runs() && guard.draft().is_none() {
         return Ok(());
     }
-    if let Some(parking) = &mut ctx.client.parking {
-        parking.wanted.clear();
-    }
+    ctx.client.parking.want_none();
     let mut first = None;
     for key in keys {
         match guard.pin().cold(key.table, key.hash, key.bytes) {
             Ok(Some(cold)) => {
                 first.get_or_insert(cold);
-                let parking = ctx.client.parking.get_or_insert_default();
-                parking.wanted.push(cold);
+                ctx.client.parking.want(cold);
             }
             // The command that uses the key reports that.
             Ok(None) | Err(Error::NoSuchTable(_)) => {}
@@ -130,7 +114,7 @@ pub(crate) fn warm_own(ctx: &mut Context<'_>, guard: &Guard<'_>) -> Done {
 
 /// Notes the entries on flash that a step of a walk met. Notes only the first of them if all
 /// are too large at once (C3), or were for the previous steps (`in_parts`,
-/// [`Client::take_in_parts`]).
+/// `Parked::take_in_parts`).
 pub(crate) fn note_colds<T>(
     ctx: &mut Context<'_>,
     guard: &Guard<'_>,
@@ -138,20 +122,8 @@ pub(crate) fn note_colds<T>(
     step: Result<T, Error>,
 ) -> Result<T, Error> {
     if let (Err(Error::Cold(_)), Some(tier)) = (&step, ctx.shared.tier()) {
-        let mut colds = guard.pin().take_colds();
-        let parking = ctx.client.parking.get_or_insert_default();
-        let failed = parking.failed.len();
-        parking
-            .failed
-            .retain(|(_, why)| !matches!(why, Unfetched::TooMuch(_)));
-        let most = tier.fetch_bytes();
-        parking.in_parts = in_parts || parking.failed.len() < failed || bytes_of(&colds) > most;
-        if parking.in_parts {
-            let lengths = colds.iter().map(|cold| cold.span().1);
-            let first = first_within(lengths.take(PART_ENTRIES_MAX), most);
-            colds.truncate(first);
-        }
-        parking.wanted = colds;
+        let (colds, most) = (guard.pin().take_colds(), tier.fetch_bytes());
+        ctx.client.parking.want_for_walk(colds, most, in_parts);
     }
     step
 }
@@ -167,15 +139,14 @@ pub(crate) fn park(
     let Some(first) = failure.cold() else {
         return Some(failure);
     };
-    let parking = ctx.client.parking.get_or_insert_default();
-    let mut wanted = std::mem::take(&mut parking.wanted);
+    let mut wanted = ctx.client.parking.take_own_wanted();
     if let Access::Guarded(guard) = access {
         if wanted.is_empty() {
             look_for_own(ctx, guard, &mut wanted);
         }
         wanted.append(&mut guard.pin().take_colds());
     }
-    if wanted.is_empty() || !ctx.client.takes_part() {
+    if wanted.is_empty() || !ctx.client.parking.takes_part() {
         wanted.push(first);
         wanted.sort_unstable_by_key(Cold::key);
         wanted.dedup_by_key(|cold| cold.key());
@@ -186,8 +157,7 @@ pub(crate) fn park(
             Some(text.into())
         }
         None => {
-            let parking = ctx.client.parking.get_or_insert_default();
-            parking.wanted = wanted;
+            ctx.client.parking.want_all(wanted);
             note_reported(ctx.request.spec, ctx.shared, ctx.local, ctx.client);
             ctx.turn.ending = Ending::Cold;
             None
@@ -216,11 +186,11 @@ fn refusal(ctx: &Context<'_>, wanted: &[Cold]) -> Option<String> {
         return Some("ERR the server has no flash, and something lies there".to_owned());
     };
     if let Some(Unfetched::Unreadable(why) | Unfetched::TooMuch(why)) =
-        ctx.client.failure_of(wanted)
+        ctx.client.parking.failure_of(wanted)
     {
         return Some(format!("ERR {why}"));
     }
-    if ctx.local.in_exec {
+    if ctx.local.exec.runs() {
         return Some(format!(
             "ERR {} meets keys on flash, and cannot wait for them inside MULTI: send it by itself",
             ctx.request.spec.name.to_ascii_uppercase()

@@ -29,7 +29,7 @@ impl<'a> Context<'a> {
     /// Whether a command that names no key may stop, and go on when it is shown again: not in
     /// EXEC, and not while the data is being loaded.
     pub(crate) fn may_go_on_later(&self) -> bool {
-        !self.locked && !self.local.in_exec && self.shared.data().is_some()
+        !self.locked && !self.local.exec.runs() && self.shared.data().is_some()
     }
 
     /// Refuses a feature that needs several databases: a cluster has one, like Redis Cluster.
@@ -64,7 +64,7 @@ impl<'a> Context<'a> {
     pub(crate) fn settle(&mut self, guard: &mut Guard<'_>) {
         if guard.order().has_position() {
             let level = self.level();
-            self.client.settle(guard, level);
+            self.client.wait.settle(guard, level);
         }
     }
 
@@ -73,7 +73,7 @@ impl<'a> Context<'a> {
     pub(crate) fn settle_all(&mut self) {
         if let Some(log) = self.shared.store().log() {
             let level = self.level();
-            self.client.settle_position(&log.appended(), level);
+            self.client.wait.join(&log.appended(), level);
         }
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn exchange(
     commands.set_tables(&places, &guard.order().position());
     guard.pin().outdate_others(); // keys::K1
     let exchanged = [first, second].map(|db| commands.table(db));
-    ctx.shared.tracking.all_changed(&ctx.shared.threads, None);
+    ctx.shared.tracking().all_changed(&ctx.shared.threads, None);
     for table in exchanged.into_iter().flatten() {
         ctx.local.wake_table(ctx.shared, table); // another table is behind their databases
     }
@@ -158,6 +158,24 @@ pub(crate) fn in_range(index: i32) -> Result<u8, Failure> {
         .ok_or(DB_OUT_OF_RANGE)
 }
 
+/// Creates a table, with its own level or the server's. Not to be called while a guard is held. It
+/// is durable when `Log::changed` is.
+pub(crate) fn create_table(
+    shared: &Shared,
+    name: &str,
+    level: Option<Level>,
+) -> Result<TableId, duramen::Error> {
+    // Set the level before the table can be found: its first write is answered at its level.
+    let tell = |table| shared.commands.levels.set(table, level);
+    match shared.durability() {
+        Some(durability) => {
+            durability.log().check_disk()?; // else its client would wait for space
+            durability.store().begin_table(name, level, tell)
+        }
+        None => Ok(shared.store().create_table_told(name, level, tell)?),
+    }
+}
+
 /// Creates a table. The client's replies wait until it is durable; the thread does not.
 pub(crate) fn create(
     shared: &Shared,
@@ -165,7 +183,7 @@ pub(crate) fn create(
     name: &str,
     level: Option<Level>,
 ) -> Result<TableId, duramen::Error> {
-    let table = shared.create_table(name, level)?;
+    let table = create_table(shared, name, level)?;
     tables_changed(shared, client);
     Ok(table)
 }
@@ -173,7 +191,7 @@ pub(crate) fn create(
 /// The client's replies wait until all changes of tables are durable.
 pub(crate) fn tables_changed(shared: &Shared, client: &mut Client) {
     if let Some(log) = shared.store().log() {
-        client.settle_position(&log.changed(), Level::Synced);
+        client.wait.join(&log.changed(), Level::Synced);
     }
 }
 
@@ -232,7 +250,7 @@ pub(crate) fn put_behind(shared: &Shared, db: u8, table: TableId) -> Result<Tabl
 /// The table of a database for a command. Within EXEC it is the table that EXEC found, because none
 /// can be created under its guard.
 pub(crate) fn table_in(ctx: &mut Context<'_>, db: u8) -> Result<TableId, Failure> {
-    match &ctx.local.exec_dbs {
+    match ctx.local.exec.dbs() {
         None => table_for(ctx.shared, ctx.client, db),
         Some(tables) => tables
             .get(usize::from(db))
@@ -261,14 +279,14 @@ fn observe_slowly(shared: &Shared, local: &mut Local, client: &mut Client, spec:
     let commands = &shared.commands;
     // Transactions, COPY and MOVE may reach several databases.
     let is_one = spec.kind() != Kind::Alone;
-    let db = match client.db {
+    let db = match client.db() {
         Db::Table(_) if is_one => return, // its table is behind no database
         Db::Number(db) => is_one.then_some(db),
         Db::Table(_) => None,
     };
     if let Some(position) = commands.awaited_exchange(shared.store().log(), db) {
         let level = local.level_of(shared, client);
-        client.settle_position(&position, level);
+        client.wait.join(&position, level);
     }
 }
 

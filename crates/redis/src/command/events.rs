@@ -3,9 +3,10 @@
 
 use super::context::Context;
 use crate::reply::effects::Event;
+use crate::state::Shared;
 use crate::threads::publication::Kind;
 use duramen_config::EventClasses;
-use duramen_engine::{Outcome, TableId};
+use duramen_engine::{Departure, Outcome, TableId};
 
 /// A class and a name of events.
 pub(crate) type EventName = (EventClasses, &'static str);
@@ -22,6 +23,20 @@ pub(crate) const NEW: EventName = (EventClasses::NEW, "new");
 const MATCHES_PER_TURN: usize = 32 << 10;
 const MISS: EventName = (EventClasses::MISS, "keymiss");
 const EXPIRED: EventName = (EventClasses::EXPIRED, "expired");
+
+/// Chooses the events that are published from now on.
+pub(crate) fn set_events(shared: &Shared, classes: EventClasses) {
+    shared.commands.set_events(classes);
+    if let Some(store) = shared.data() {
+        let classes = classes.in_use();
+        for (departure, class) in [
+            (Departure::Expired, EventClasses::EXPIRED),
+            (Departure::Evicted, EventClasses::EVICTED),
+        ] {
+            store.want_departures(departure, classes.has(class));
+        }
+    }
+}
 
 impl Context<'_> {
     /// Whether events of any class are published.
@@ -64,8 +79,8 @@ impl Context<'_> {
     /// A message was added that is matched with all patterns when it is released: after the time of
     /// its turn was looked at.
     pub(crate) fn note_matching(&mut self) {
-        self.client.matches += self.shared.pubsub.count(Kind::Pattern);
-        self.turn.halted |= self.client.matches > MATCHES_PER_TURN;
+        self.turn.matches += self.shared.pubsub().count(Kind::Pattern);
+        self.turn.halted |= self.turn.matches > MATCHES_PER_TURN;
     }
 
     /// The command has replaced keys that had expired: tells of that before what it did, which

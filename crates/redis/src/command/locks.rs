@@ -83,11 +83,14 @@ impl Context<'_> {
             return self.set_aside(guard, room);
         }
         let (table, hashes) = (self.table, self.request.hashes.iter());
-        self.local.locks.clear();
-        self.local.locks.extend(hashes.map(|hash| (table, *hash)));
-        let locked = guard.lock_keys_for(&self.local.locks, room);
-        self.local.locks.clear();
-        self.local.locks.shrink_to(KEYS_KEPT);
+        self.local.buffers.locks.clear();
+        self.local
+            .buffers
+            .locks
+            .extend(hashes.map(|hash| (table, *hash)));
+        let locked = guard.lock_keys_for(&self.local.buffers.locks, room);
+        self.local.buffers.locks.clear();
+        self.local.buffers.locks.shrink_to(KEYS_KEPT);
         match locked {
             // A DEL must succeed in a full store too.
             Err(Error::OutOfMemory { .. }) if !self.request.spec.has(flag::DENYOOM) => {
@@ -100,7 +103,7 @@ impl Context<'_> {
     /// Sets aside room for the writes to come under the locks, so that they happen completely or
     /// not at all. EXEC does this for all its commands.
     pub(crate) fn set_aside(&self, guard: &mut Guard<'_>, room: Room) -> Done {
-        if !self.local.in_exec {
+        if !self.local.exec.runs() {
             guard.set_aside(room)?;
         }
         Ok(())
@@ -109,7 +112,7 @@ impl Context<'_> {
     /// Before the first write of a command on several keys: none of them is damaged, so all writes
     /// happen or none does (verified::V5). EXEC looks at the keys of all its commands.
     pub(crate) fn all_sound(&self, guard: &Guard<'_>) -> Done {
-        if self.local.in_exec && guard.draft().is_none() {
+        if self.local.exec.runs() && guard.draft().is_none() {
             return Ok(());
         }
         for key in self.request.keys(self.table) {

@@ -36,11 +36,11 @@ pub(crate) mod store_access;
 pub(crate) mod turn;
 pub(crate) mod walk;
 
+pub use crate::state::patience::AGAIN_MS;
 pub use cold::{look_ahead, too_much};
 pub use databases::restore;
 pub use key::Key;
 pub use pause::native_waits_ms;
-pub use routing::AGAIN_MS;
 pub use spec::{Commands, Spec};
 pub use turn::Ending;
 

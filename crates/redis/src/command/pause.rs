@@ -31,7 +31,7 @@ pub(crate) fn waits(
     shared: &Shared,
     client: &Client,
 ) -> Option<u64> {
-    if shared.commands.gate() & global::PAUSED == 0 || client.has_waited() {
+    if shared.commands.gate() & global::PAUSED == 0 || client.key_wait.is_over(client.record()) {
         return None;
     }
     end_of(commands, request, shared, client)
@@ -39,7 +39,7 @@ pub(crate) fn waits(
 
 /// Whether a pause that delays the request has begun since the request was admitted.
 pub(crate) fn has_begun(ctx: &Context<'_>) -> bool {
-    !ctx.local.in_exec && has_begun_for(ctx.commands, &ctx.request, ctx.shared, ctx.client)
+    !ctx.local.exec.runs() && has_begun_for(ctx.commands, &ctx.request, ctx.shared, ctx.client)
 }
 
 /// Whether a pause that delays this request, which is not in EXEC, has begun since it was admitted.
@@ -89,7 +89,7 @@ fn end_of(
     }
     end(shared, || match request.spec.has(flag::RUNS_QUEUE) {
         true => {
-            let queue = client.transaction.as_ref();
+            let queue = client.transaction.open();
             queue.is_some_and(|queue| queue_may_write(commands, queue, shared))
         }
         false => !client.in_multi() && may_write(request, shared),
@@ -120,10 +120,10 @@ fn declares_no_writes(request: &Request<'_>, shared: &Shared) -> bool {
     let flags = match request.spec.names {
         Names::Script(ScriptName::Text) => Some(Flags::of(named)),
         Names::Script(ScriptName::Digest) => {
-            shared.scripts.cache.get(named).map(|script| script.flags)
+            shared.scripts().cache.get(named).map(|script| script.flags)
         }
         Names::Script(ScriptName::Function) => {
-            let libraries = shared.scripts.libraries.current();
+            let libraries = shared.scripts().libraries.current();
             libraries.find(named).map(|(_, function)| function.flags)
         }
         _ => None,

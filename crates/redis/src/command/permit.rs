@@ -38,7 +38,7 @@ impl Permit {
     ) -> Option<Permit> {
         let access = spec.keys.needed(args, 0);
         let is_plain = spec.keys.is_one() && access.is_of_key() && !spec.keys.may_be_unnamed();
-        let user = client.user().filter(|_| is_plain)?;
+        let user = client.login().user().filter(|_| is_plain)?;
         let key = args.get(1)?;
         let is_allowed = user.allows_one_key(spec.number, key, access.rights());
         is_allowed.then_some(Permit(spec))
@@ -58,7 +58,7 @@ impl Permit {
         if spec.has(flag::NO_AUTH) {
             return Ok(Permit(spec));
         }
-        let user = client.user().filter(|_| client.is_authenticated());
+        let user = client.login().user().filter(|_| client.is_authenticated());
         let user = user.ok_or(Refusal::LogIn)?;
         match allows(user, spec, args, table, shared) {
             Ok(()) => Ok(Permit(spec)),
@@ -91,7 +91,7 @@ pub(crate) fn allows(
         table,
         shared,
     };
-    user.check(&request, shared.acl.catalog())
+    user.check(&request, shared.acl().catalog())
 }
 
 /// A RESP request, for the check.
@@ -181,13 +181,17 @@ impl Asked<'_> {
             .parse()
             .ok()
             .and_then(|db| self.shared.commands.table(db));
-        let name = table.and_then(|table| self.shared.table_name(table));
+        let name = table.and_then(|table| self.shared.storage.table_name(table));
         // Its table will have this name.
         name.unwrap_or_else(|| format!("db{text}"))
     }
 
     fn selected(&self, look: &mut dyn FnMut(usize, Option<&str>) -> bool) -> bool {
-        let name = self.shared.table_name(self.table).unwrap_or_default();
+        let name = self
+            .shared
+            .storage
+            .table_name(self.table)
+            .unwrap_or_default();
         look(0, Some(name.as_str()))
     }
 }

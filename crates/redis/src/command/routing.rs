@@ -9,7 +9,7 @@
 //! - R1: all keys of a request, and of a transaction, are in one slot, and one server serves all of
 //!   them: an atomic operation never spans servers.
 //! - R2: a request for keys that no server serves at the moment (their tablet is being recovered or
-//!   moved) waits here for up to [`PATIENCE_MS`], because few clients repeat a request after
+//!   moved) waits here for up to `PATIENCE_MS`, because few clients repeat a request after
 //!   `TRYAGAIN` by themselves. The request has not run, and neither have those behind it on its
 //!   connection.
 //! - R3: a client with TLS is redirected to a port with TLS, and one without to a plain port, as
@@ -23,22 +23,12 @@ use super::flag;
 use super::key::Key;
 use super::outcome::Unfinished;
 use super::spec::{Kind, Request, Spec};
-use crate::membership::Membership;
 use crate::state::Shared;
-use crate::state::client::Client;
 use crate::state::db::DROPPED;
-use crate::state::local::Local;
 use duramen_base::ids::{RouteHash, TableId};
-use duramen_config::clock;
 use duramen_engine::{Guard, KeyHash};
 use duramen_node::{Route, View};
 use std::sync::Arc;
-
-/// How long a request waits until a server serves its keys, in milliseconds: shorter than the
-/// timeouts of client libraries.
-const PATIENCE_MS: u64 = 1_000;
-/// A waiting request is checked again after this time, in milliseconds, unless a new view wakes it.
-pub const AGAIN_MS: u64 = 2;
 
 const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 pub(crate) const UNSERVED: &str =
@@ -64,22 +54,6 @@ impl From<NotServed> for Failure {
             NotServed::NotNow(text) => Failure::Unfinished(Unfinished::Moving(text)),
             NotServed::Refused(text) => Failure::Owned(text),
         }
-    }
-}
-
-impl Local {
-    /// The view for a request that runs under this guard (membership::M1).
-    #[inline]
-    pub(crate) fn view(&mut self, member: &Membership, guard: &mut Guard<'_>) -> &Arc<View> {
-        if !self.views.is_current(member) {
-            guard.pin_mut().renew();
-        }
-        self.views.get(member)
-    }
-
-    /// The view for commands that only report it.
-    pub(crate) fn view_to_tell(&mut self, member: &Membership) -> &Arc<View> {
-        self.views.get(member)
     }
 }
 
@@ -209,21 +183,4 @@ pub(crate) fn find(
 pub(crate) fn tells_of_data(spec: &Spec) -> bool {
     let alone = spec.kind() == Kind::Alone && !spec.has(flag::WITHOUT_DATA);
     spec.has_keys() || spec.has(flag::WHOLE) || alone
-}
-
-impl Client {
-    /// A request of this client cannot run now. Returns the time at which it must be presented
-    /// again; `None`: it has waited long enough.
-    #[cold]
-    pub(crate) fn waits_for_owner(&mut self) -> Option<u64> {
-        let now_ms = clock::now_ms();
-        if self.unserved_until_ms == 0 {
-            self.unserved_until_ms = now_ms + PATIENCE_MS;
-        }
-        if now_ms >= self.unserved_until_ms {
-            self.unserved_until_ms = 0;
-            return None;
-        }
-        Some(now_ms + AGAIN_MS)
-    }
 }

@@ -94,16 +94,16 @@ fn begin(ctx: &mut Context<'_>) -> Begun {
         timer: slow_timer::timer(ctx.request.spec, ctx.client, ctx.local),
     };
     let number = ctx.request.spec.number;
-    ctx.client.last_command = number as u16;
+    ctx.client.note_command(number as u16);
     ctx.reply.begin();
-    ctx.local.meter.begin(number);
+    ctx.local.timing.meter().begin(number);
     begun
 }
 
 /// Counts a command that has run.
 #[inline]
 fn count(ctx: &mut Context<'_>, begun: &Begun) {
-    ctx.local.meter.ran();
+    ctx.local.timing.meter().ran();
     if let Some(timer) = begun.timer {
         slow_timer::command_took(ctx, timer);
     }
@@ -150,7 +150,7 @@ fn end_without_reply(
 /// command is one after which nothing of an EXEC is done ([`Abandoned::of_step`]).
 pub(crate) fn run_in_script(ctx: &mut Context<'_>, permit: Permit, guard: &mut Guard<'_>) -> Done {
     let start = ctx.client.effects.len();
-    ctx.local.meter.begin(ctx.request.spec.number);
+    ctx.local.timing.meter().begin(ctx.request.spec.number);
     // That of the EXEC around it.
     let exceeded = ctx.reply.set_exceeded(false);
     let mut done = dispatch(ctx, permit, Access::Guarded(guard), &mut { start });
@@ -174,7 +174,7 @@ pub(crate) fn run_in_script(ctx: &mut Context<'_>, permit: Permit, guard: &mut G
         }
         fail(ctx, 0, &failure);
     }
-    ctx.local.meter.ran();
+    ctx.local.timing.meter().ran();
     Ok(())
 }
 
@@ -223,7 +223,7 @@ fn dispatch(
     mut access: Access<'_, '_>,
     effects: &mut usize,
 ) -> Done {
-    if ctx.client.gate & gate::TRACKS != 0 {
+    if ctx.client.gate() & gate::TRACKS != 0 {
         (ctx.commands.hooks.note_reads)(ctx, &mut access)?;
     }
     match (permit.run(), access) {
@@ -261,7 +261,7 @@ fn dispatch(
 /// Whether its reads count for eviction.
 #[inline]
 fn counts_reads(ctx: &Context<'_>) -> bool {
-    let untouched = ctx.client.gate & gate::NO_TOUCH != 0 && !ctx.request.spec.has(flag::COUNTED);
+    let untouched = ctx.client.gate() & gate::NO_TOUCH != 0 && !ctx.request.spec.has(flag::COUNTED);
     !untouched && !ctx.request.spec.has(flag::UNCOUNTED)
 }
 
@@ -306,7 +306,7 @@ fn is_to_be_shown_again(ctx: &mut Context<'_>, failure: &Failure) -> bool {
         return false;
     }
     if !may_be_half_done(ctx)
-        && let Some(until_ms) = ctx.client.waits_for_owner()
+        && let Some(until_ms) = ctx.client.patience.waits_for_owner()
     {
         ctx.turn.ending = Ending::Paused { until_ms };
         return true;

@@ -30,9 +30,9 @@ const ARG_BYTES_MAX: usize = 128;
 #[inline]
 pub(crate) fn timer(spec: &Spec, client: &Client, local: &Local) -> Option<Instant> {
     // A client in MULTI that runs such a command runs EXEC.
-    let queue = client.transaction.as_ref();
-    let is_long = || queue.is_none_or(|queue| queue.is_long(client.watched.len()));
-    if spec.has(flag::TIMED) && is_long() || local.slow_us() < ONE_BY_ONE_BELOW_US {
+    let queue = client.transaction.open();
+    let is_long = || queue.is_none_or(|queue| queue.is_long(client.transaction.watched().len()));
+    if spec.has(flag::TIMED) && is_long() || local.timing.slow_us() < ONE_BY_ONE_BELOW_US {
         return Some(Instant::now());
     }
     None
@@ -41,8 +41,8 @@ pub(crate) fn timer(spec: &Spec, client: &Client, local: &Local) -> Option<Insta
 /// Logs a command that was timed by itself, if it was slow.
 pub(crate) fn command_took(ctx: &mut Context<'_>, started: Instant) {
     let took = started.elapsed();
-    ctx.local.timed_ns += took.as_nanos() as u64;
-    if took < ctx.local.noted_from() {
+    ctx.local.timing.note_timed(took);
+    if took < ctx.local.timing.noted_from() {
         return;
     }
     note_event(ctx.shared, ctx.local, Some(ctx.request.spec), took);
@@ -63,7 +63,7 @@ pub(crate) fn group_took(
     requests: u64,
 ) {
     let took = Duration::from_nanos(took_ns);
-    if took < local.noted_from() || local.slow_us() < ONE_BY_ONE_BELOW_US {
+    if took < local.timing.noted_from() || local.timing.slow_us() < ONE_BY_ONE_BELOW_US {
         return;
     }
     note_event(shared, local, spec, took);
@@ -78,13 +78,13 @@ pub(crate) fn group_took(
 }
 
 fn is_slow(local: &Local, took: Duration) -> bool {
-    took.as_micros() as u64 >= local.slow_us().unsigned_abs()
+    took.as_micros() as u64 >= local.timing.slow_us().unsigned_abs()
 }
 
 /// Records what took so long, if `LATENCY` is to know.
 #[cold]
 fn note_event(shared: &Shared, local: &Local, spec: Option<&Spec>, took: Duration) {
-    let from = local.event_from();
+    let from = local.timing.event_from();
     if took < from {
         return;
     }
@@ -94,11 +94,11 @@ fn note_event(shared: &Shared, local: &Local, spec: Option<&Spec>, took: Duratio
     } else {
         Event::Command
     };
-    shared.latency.add(event, took);
+    shared.figures.latency().add(event, took);
     // A write waits for memory within its command, so the wait has been noted by now.
     let stalled = shared.data().map(|store| store.take_longest_stall());
     if let Some(stalled) = stalled.filter(|stalled| *stalled >= from) {
-        shared.latency.add(Event::Cleaner, stalled);
+        shared.figures.latency().add(Event::Cleaner, stalled);
     }
 }
 

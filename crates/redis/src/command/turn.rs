@@ -14,11 +14,11 @@ pub enum Ending {
     /// or keys that no server serves at the moment).
     Paused { until_ms: u64 },
     /// Requests from `Turn::executed` on did not run. They must be presented again when the wanted
-    /// entries on flash are fetched (`Client::take_wanted`).
+    /// entries on flash are fetched (`Parked::take_wanted`).
     Cold,
     /// Requests from `Turn::executed` on did not run: the first waits for elements. They must be
     /// presented again when there are some, when the client is unblocked, and when its wait ends
-    /// (`Client::key_wait_deadline_ms`).
+    /// (`Blocked::deadline_ms`).
     Blocked,
     /// As open, but requests from `Turn::executed` on are presented again when the wait is over
     /// (`WAITAOF`, `SAVE`, `CLIENT KILL`).
@@ -31,4 +31,8 @@ pub(crate) struct TurnState {
     pub(crate) ending: Ending,
     /// No more of its requests run in this round.
     pub(crate) halted: bool,
+    /// Bytes that its requests have appended to the log.
+    pub(crate) appended_bytes: u64,
+    /// Patterns with which its effects will be matched, when they are released.
+    pub(crate) matches: usize,
 }

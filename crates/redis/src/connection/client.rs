@@ -4,8 +4,9 @@ use super::commands::check_name;
 use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::row::*;
-use crate::state::client::{gate, shown};
+use crate::state::client::gate;
 use crate::threads::clients::key_wait_state as state;
+use crate::threads::clients::shown;
 use crate::threads::mailbox::Message;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_config::clock;
@@ -85,14 +86,14 @@ pub(crate) fn reply(ctx: &mut Context<'_>) -> Done {
     let how = ctx.arg(2);
     let silence = gate::REPLY_OFF | gate::REPLY_SKIP | gate::REPLY_SKIP_NEXT;
     if how.eq_ignore_ascii_case(b"on") {
-        ctx.client.gate &= !silence;
+        ctx.client.set_gate(silence, false);
         return ctx.reply.ok();
     }
     if how.eq_ignore_ascii_case(b"off") {
-        ctx.client.gate |= gate::REPLY_OFF;
+        ctx.client.set_gate(gate::REPLY_OFF, true);
     } else if how.eq_ignore_ascii_case(b"skip") {
-        if ctx.client.gate & gate::REPLY_OFF == 0 {
-            ctx.client.gate |= gate::REPLY_SKIP_NEXT;
+        if ctx.client.gate() & gate::REPLY_OFF == 0 {
+            ctx.client.set_gate(gate::REPLY_SKIP_NEXT, true);
         }
     } else {
         return Err(SYNTAX);
@@ -106,11 +107,8 @@ pub(crate) fn no_evict(ctx: &mut Context<'_>) -> Done {
 
 pub(crate) fn no_touch(ctx: &mut Context<'_>) -> Done {
     switch(ctx, shown::NO_TOUCH)?;
-    let gate = ctx.client.gate & !gate::NO_TOUCH;
-    ctx.client.gate = match ctx.client.shows(shown::NO_TOUCH) {
-        true => gate | gate::NO_TOUCH,
-        false => gate,
-    };
+    let on = ctx.client.record().shows(shown::NO_TOUCH);
+    ctx.client.set_gate(gate::NO_TOUCH, on);
     Ok(())
 }
 
@@ -120,7 +118,7 @@ fn switch(ctx: &mut Context<'_>, flag: u32) -> Done {
     if !on && !how.eq_ignore_ascii_case(b"off") {
         return Err(SYNTAX);
     }
-    ctx.client.show(flag, on);
+    ctx.client.record().show(flag, on);
     ctx.reply.ok()
 }
 
@@ -139,7 +137,7 @@ pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
     let now_ms = clock::now_ms();
     let until_ms = now_ms.saturating_add(timeout_ms);
     ctx.shared.commands.pause(until_ms, writes_only, now_ms);
-    if ctx.local.in_exec || ctx.shared.data().is_none() || has_bug(Bug::PauseIsNotLookedAt) {
+    if ctx.local.exec.runs() || ctx.shared.data().is_none() || has_bug(Bug::PauseIsNotLookedAt) {
         return ctx.reply.ok();
     }
     // pause::P1
@@ -157,7 +155,7 @@ pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
 
 pub(crate) fn unpause(ctx: &mut Context<'_>) -> Done {
     ctx.shared.commands.unpause();
-    ctx.shared.post_all(&Message::Wake);
+    ctx.shared.threads.post_all(&Message::Wake);
     ctx.reply.ok()
 }
 
@@ -181,11 +179,15 @@ pub(crate) fn unblock(ctx: &mut Context<'_>) -> Done {
         }
     };
     let id = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
-    let found = u64::try_from(id).ok().and_then(|id| ctx.shared.client(id));
+    let found = u64::try_from(id)
+        .ok()
+        .and_then(|id| ctx.shared.threads.client(id));
     let unblocked = found.filter(|record| record.unblock(how));
     if let Some(record) = &unblocked {
         let client = record.id;
-        ctx.shared.post(record, Message::ShowAgain { client });
+        ctx.shared
+            .threads
+            .post(record, Message::ShowAgain { client });
     }
     ctx.reply.integer(unblocked.is_some().into())
 }

@@ -35,7 +35,7 @@ const LINES_PER_SLICE: usize = 256;
 
 /// In slices: the clients that were there when it began, as they are when they are shown.
 pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
-    let mut walk = ctx.client.take_walk(ctx.table);
+    let mut walk = ctx.client.parking.take_walk(ctx.table);
     if walk.cursor == 0 {
         walk.clients = to_list(ctx)?;
     }
@@ -58,7 +58,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
             return Err(ctx.reply.too_long());
         }
         (walk.cursor, walk.moved) = (next as u64, true);
-        ctx.client.keep_walk(walk);
+        ctx.client.parking.keep_walk(walk);
         return Err(YIELDS);
     }
     let text = String::from_utf8_lossy(&walk.found);
@@ -68,7 +68,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
 
 /// The clients that a CLIENT LIST shows, in the order of their ids.
 fn to_list(ctx: &Context<'_>) -> Result<Vec<Arc<ClientRecord>>, Failure> {
-    let mut records = ctx.shared.clients();
+    let mut records = ctx.shared.threads.clients();
     let Some(filter) = ctx.request.args.get(2) else {
         return Ok(records);
     };
@@ -190,7 +190,7 @@ fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {
             b"type" => filter.kind = Some(parse_kind(value)?),
             b"addr" => filter.peer = Some(text),
             b"laddr" => filter.local = Some(text),
-            b"user" if ctx.shared.acl.users().get(&text).is_some() => filter.user = Some(text),
+            b"user" if ctx.shared.acl().users().get(&text).is_some() => filter.user = Some(text),
             b"user" => return Err(format!("ERR No such user '{text}'").into()),
             b"maxage" => {
                 let age = parse_integer(value).filter(|age| *age > 0);
@@ -212,7 +212,7 @@ fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {
 fn kill_all(ctx: &mut Context<'_>, filter: &Filter) -> i64 {
     let now_ms = clock::now_ms();
     let mut killed = 0;
-    for record in ctx.shared.clients() {
+    for record in ctx.shared.threads.clients() {
         if !filter.means(&record, now_ms) {
             continue;
         }
@@ -223,6 +223,7 @@ fn kill_all(ctx: &mut Context<'_>, filter: &Filter) -> i64 {
             ctx.turn.ending = Ending::CloseAfterReply;
         } else {
             ctx.shared
+                .threads
                 .post(&record, Message::Close { client: record.id });
             ctx.client.wait.until_gone(record);
             if ctx.turn.ending == Ending::Open {

@@ -1,6 +1,7 @@
 //! The connection itself: HELLO, AUTH, PING, ECHO, QUIT, RESET.
 
 use crate::access::commands as acl;
+use crate::access::refusals;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::row::*;
 use crate::command::turn::Ending;
@@ -8,6 +9,7 @@ use crate::monitor;
 use crate::pubsub::commands as pubsub;
 use crate::reply::wait::Until;
 use crate::state::access::audit::Outcome;
+use crate::state::client::gate;
 use crate::tracking::commands as tracking;
 use duramen_acl::LoginError;
 use duramen_config::{REDIS_VERSION, clock};
@@ -35,7 +37,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
 ];
 
 pub(crate) fn ping(ctx: &mut Context<'_>) -> Done {
-    if ctx.request.args.len() <= 2 && ctx.client.is_limited_to_subscriptions() {
+    if ctx.request.args.len() <= 2 && ctx.client.gate() & gate::SUBSCRIBED != 0 {
         let text = ctx.request.args.get(1).unwrap_or_default();
         let mut reply = ctx.reply.encoder();
         reply.array(2);
@@ -82,7 +84,7 @@ pub(crate) fn auth(ctx: &mut Context<'_>) -> Done {
         return Err(SYNTAX);
     }
     let (user, password) = match ctx.request.args.len() {
-        2 if ctx.shared.acl.users().default_user().needs_no_password() => {
+        2 if ctx.shared.acl().users().default_user().needs_no_password() => {
             return Err(Failure::Text(
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
                  configuration is correct?",
@@ -105,24 +107,24 @@ const TOO_MANY_FAILED: Failure =
 /// Gives the connection the rights of a user, if the password is right.
 fn log_in(ctx: &mut Context<'_>, user: &[u8], password: &[u8]) -> Done {
     let (shared, address) = (ctx.shared, ctx.client.record().peer.ip());
-    let users = shared.acl.users();
+    let users = shared.acl().users();
     let login = (user, password);
     match shared
-        .logins
+        .logins()
         .log_in(&users, address, login, clock::now_ms())
     {
         Ok(user) => {
             ctx.client.log_in(user);
-            if shared.audit.classes() & 1 != 0 {
+            if shared.audit().classes() & 1 != 0 {
                 let origin = acl::origin(shared, ctx.client);
-                shared.record_login(&origin, user.name(), Outcome::Allowed);
+                refusals::record_login(shared, &origin, user.name(), Outcome::Allowed);
             }
             acl::renew(ctx);
             Ok(())
         }
         Err(error) => {
             let origin = acl::origin(shared, ctx.client);
-            shared.note_failed_login(&origin, ctx.request.args.name(), user);
+            refusals::note_failed_login(shared, &origin, ctx.request.args.name(), user);
             let LoginError::Wrong { until_ms } = error else {
                 return Err(TOO_MANY_FAILED);
             };
@@ -207,7 +209,7 @@ fn parse_hello<'a>(ctx: &Context<'a>) -> Result<Hello<'a>, Failure> {
 
 fn greet(ctx: &mut Context<'_>) {
     let id = ctx.client.id() as i64;
-    let proto = if ctx.client.protocol == Protocol::Resp3 {
+    let proto = if ctx.client.protocol() == Protocol::Resp3 {
         3
     } else {
         2

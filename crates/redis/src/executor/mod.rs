@@ -114,8 +114,8 @@ impl Executor {
     /// Ends all subscriptions of a client of this thread, which is being closed.
     pub fn end_subscriptions(&mut self, client: &mut Client) {
         self.local.scripts.drop_of(&self.shared, client.id());
-        if let Some(subscriptions) = client.subscriptions.take() {
-            let (registry, slot) = (&self.shared.pubsub, client.record().slot);
+        if let Some(subscriptions) = client.subscriptions_mut().take() {
+            let (registry, slot) = (self.shared.pubsub(), client.record().slot);
             self.local
                 .subscribers
                 .remove_all(registry, slot, subscriptions);
@@ -160,13 +160,15 @@ impl Executor {
     /// they were woken.
     #[inline]
     pub fn take_woken(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.local.woken)
+        self.local.take_woken()
     }
 
     /// Gives up a waiting client's place in the queues of its keys, because it does not look now;
     /// when it looks later, it gets places behind the others.
     pub fn give_up_place(&self, client: &mut Client) {
-        client.leave_queues(&self.shared, true);
+        client
+            .key_wait
+            .leave_queues(self.shared.waiters(), &self.shared.threads, true);
     }
 
     /// Whether a waiting client must be told that other members serve its keys now. Keys that have
@@ -175,7 +177,7 @@ impl Executor {
         let Some(member) = self.shared.membership() else {
             return false;
         };
-        let Some(wait) = &client.key_wait else {
+        let Some(wait) = client.key_wait.get() else {
             return false;
         };
         let view = self.local.view_to_tell(member);
@@ -201,15 +203,15 @@ impl Executor {
     }
 
     /// Runs the requests of all turns and appends the replies. The conditions for sending them are
-    /// in each client's [`take_wait`](Client::take_wait).
+    /// in each client's `wait`.
     ///
     /// # Panics
     /// If the engine has no room for a session of this thread: it has one for each of the server's
     /// threads.
     pub fn run(&mut self, turns: &mut [Turn<'_>]) {
         for turn in &mut *turns {
-            turn.client.appended_bytes = 0;
-            turn.client.matches = 0;
+            turn.state.appended_bytes = 0;
+            turn.state.matches = 0;
             if !turn.client.renew(&self.shared) {
                 turn.state.ending = Ending::CloseNow;
                 turn.state.halted = true;
@@ -240,7 +242,7 @@ impl Executor {
         for turn in turns {
             let table = turn.client.table(&self.shared);
             if !turn.keeps_parking() {
-                turn.client.end_parking();
+                turn.client.parking.end();
             }
             turn.client.publish(table);
         }

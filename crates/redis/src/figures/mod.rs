@@ -7,6 +7,7 @@ pub(crate) mod latency;
 pub(crate) mod local_use;
 pub(crate) mod meter;
 pub(crate) mod slow_log;
+pub(crate) mod timing;
 pub(crate) mod totals;
 
 pub use counters::{Family, Histogram, THREADS, ThreadCounters};

@@ -62,7 +62,7 @@ pub(crate) fn select(ctx: &mut Context<'_>) -> Done {
         ctx.not_in_cluster("SELECT is")?;
     }
     let table = table_in(ctx, db)?;
-    ctx.client.db = Db::Number(db);
+    ctx.client.select(Db::Number(db));
     ctx.table = table;
     ctx.reply.ok()
 }
@@ -99,7 +99,7 @@ fn flush(
                 Err(error) => return Err(Failure::from(error)),
             }
         }
-        ctx.shared.tracking.all_changed(&ctx.shared.threads, None);
+        ctx.shared.tracking().all_changed(&ctx.shared.threads, None);
         Ok(())
     };
     match access {
@@ -109,7 +109,7 @@ fn flush(
             run::begin_again(ctx)?;
             let done = clear(ctx, &guard);
             let level = ctx.strictest(&tables(ctx));
-            ctx.client.settle(&mut guard, level);
+            ctx.client.wait.settle(&mut guard, level);
             done?;
         }
         Access::Guarded(guard) => clear(ctx, guard)?,
@@ -152,7 +152,7 @@ pub(crate) fn swapdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
             databases::exchange(ctx, &mut guard, first, second)?;
             let swapped = [first, second].map(|db| ctx.shared.commands.table(db));
             let level = ctx.strictest(&swapped.map(|table| table.unwrap_or(ctx.table)));
-            ctx.client.settle(&mut guard, level);
+            ctx.client.wait.settle(&mut guard, level);
         }
         // EXEC is exclusive in the store.
         Access::Guarded(guard) => databases::exchange(ctx, guard, first, second)?,
@@ -177,7 +177,7 @@ fn flush_served(
         ));
     };
     let now = Arc::clone(ctx.local.view_to_tell(member));
-    let begun = ctx.client.flushing.take();
+    let begun = ctx.client.take_flushing();
     let goes_on = begun.is_some();
     let (start, at) = match begun {
         Some(begun) => (begun.start, Some((begun.table, begun.cursor))),
@@ -195,24 +195,24 @@ fn flush_served(
             (Err(failure), at) => {
                 // It continues from there only if it waits for flash.
                 let table = *table;
-                ctx.client.flushing = failure.cold().map(|_| Flushing {
+                ctx.client.keep_flushing(failure.cold().map(|_| Flushing {
                     table,
                     cursor: at,
                     start,
-                });
+                }));
                 if at != cursor {
-                    ctx.client.comes_further();
+                    ctx.client.parking.comes_further();
                 }
                 return Err(failure);
             }
             (Ok(()), 0) => {}
             (Ok(()), cursor) => {
                 let table = *table;
-                ctx.client.flushing = Some(Flushing {
+                ctx.client.keep_flushing(Some(Flushing {
                     table,
                     cursor,
                     start,
-                });
+                }));
                 return Err(YIELDS); // P3
             }
         }
@@ -228,7 +228,7 @@ fn flush_served(
         let level = ctx.strictest(tables);
         let log = ctx.shared.store().log();
         if let Some(appended) = log.map(|log| log.appended()) {
-            ctx.client.settle_position(&appended, level);
+            ctx.client.wait.join(&appended, level);
         }
     }
     Ok(())
@@ -245,7 +245,7 @@ fn flush_table(
     steps: &mut usize,
 ) -> (Done, u64) {
     let level = ctx.local.level_of_table(ctx.shared, table);
-    let in_parts = ctx.client.take_in_parts();
+    let in_parts = ctx.client.parking.take_in_parts();
     let mut keys: Vec<(KeyHash, Box<[u8]>)> = Vec::new();
     loop {
         let mut guard = session.pin();
@@ -266,7 +266,7 @@ fn flush_table(
             };
             remove(ctx, member, &mut guard, key)
         });
-        ctx.client.settle(&mut guard, level);
+        ctx.client.wait.settle(&mut guard, level);
         if let Err(error) = done {
             return (Err(error), cursor);
         }

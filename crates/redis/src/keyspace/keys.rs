@@ -234,7 +234,7 @@ fn transfer(ctx: &mut Context<'_>, access: Access<'_, '_>, target: &Target<'_>) 
             // The stricter level of the two tables.
             let other = ctx.local.level_of_table(ctx.shared, table);
             let level = ctx.level().max(other);
-            ctx.client.settle(&mut guard, level);
+            ctx.client.wait.settle(&mut guard, level);
             done
         }
         Access::NoStore => unreachable!("{} needs data", ctx.request.spec.name),
@@ -296,7 +296,7 @@ pub(crate) fn object_encoding(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> D
         return ctx.reply.null();
     };
     let encoding = if object.is_typed {
-        encoding_of(object.value, &ctx.shared.encodings)?
+        encoding_of(object.value, ctx.shared.settings.encodings())?
     } else if parse_integer(object.value).is_some() {
         "int"
     } else if object.value.len() <= EMBSTR_BYTES_MAX {

@@ -68,8 +68,8 @@ pub(crate) fn note_walked(ctx: &mut Context<'_>, looked: usize, matching: usize)
     if !ctx.locked {
         return Ok(());
     }
-    ctx.local.walked += looked + matching / MATCHING_PER_LOOK;
-    match ctx.local.walked > LOOKS_IN_EXEC_MAX {
+    let walked = ctx.local.exec.walk(looked + matching / MATCHING_PER_LOOK);
+    match walked > LOOKS_IN_EXEC_MAX {
         true => Err(Failure::Text(
             "ERR KEYS, SCAN and RANDOMKEY look at 32768 keys at most in one transaction",
         )),
@@ -80,12 +80,12 @@ pub(crate) fn note_walked(ctx: &mut Context<'_>, looked: usize, matching: usize)
 pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let options = parse(ctx)?;
     let own = ServedKeys::of(ctx, guard);
-    let mut found = std::mem::take(&mut ctx.local.scratch);
+    let mut found = std::mem::take(&mut ctx.local.buffers.scratch);
     found.clear();
     let mut keys = 0;
-    let mut reply = Encoder::new(&mut found, ctx.client.protocol);
+    let mut reply = Encoder::new(&mut found, ctx.client.protocol());
     let (from, count) = (options.cursor, options.count);
-    let in_parts = ctx.client.take_in_parts();
+    let in_parts = ctx.client.parking.take_in_parts();
     let mut matching = 0;
     note_walked(ctx, 0, 0)?;
     let next = walk(
@@ -168,7 +168,7 @@ pub(crate) fn walk(
 fn give_back(ctx: &mut Context<'_>, mut buffer: Vec<u8>) {
     buffer.clear();
     buffer.shrink_to(64 * 1024);
-    ctx.local.scratch = buffer;
+    ctx.local.buffers.scratch = buffer;
 }
 
 fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
@@ -205,11 +205,11 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let pattern = Pattern::new(ctx.arg(1), false).ok_or(LONG_PATTERN)?;
     let step_objects = (KEYS_STEP / pattern.steps(1)).max(KEYS_PER_STEP);
     let own = ServedKeys::of(ctx, guard);
-    let mut walk = ctx.client.take_walk(ctx.table);
+    let mut walk = ctx.client.parking.take_walk(ctx.table);
     let goes_on = walk.cursor != 0;
-    let in_parts = ctx.client.take_in_parts();
+    let in_parts = ctx.client.parking.take_in_parts();
     if !goes_on && walk.found.capacity() == 0 {
-        walk.found = std::mem::take(&mut ctx.local.scratch);
+        walk.found = std::mem::take(&mut ctx.local.buffers.scratch);
         walk.found.clear();
     }
     let (mut looked, mut matching) = (0, 0);
@@ -218,7 +218,7 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         let cursor = walk.cursor;
         let before = (walk.keys, walk.found.len(), matching);
         let mut room = ctx.reply.room_left();
-        let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
+        let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol(), &mut room);
         let shows = |object: Object<'_>| {
             // A bucket that grew meanwhile may be met twice, but a key is reported once.
             let again = goes_on && guard.hash(object.key).is_before(cursor);
@@ -248,12 +248,12 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
                 // The walk may have shown some objects already, and will show them again.
                 walk.keys = before.0;
                 walk.found.truncate(before.1);
-                ctx.client.keep_walk(walk);
+                ctx.client.parking.keep_walk(walk);
                 return Err(error.into());
             }
         }
         if (looked >= LOOKS_PER_SLICE || matching >= MATCHING_PER_SLICE) && !ctx.locked {
-            ctx.client.keep_walk(walk);
+            ctx.client.parking.keep_walk(walk);
             return Err(YIELDS);
         }
     }
@@ -270,13 +270,13 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 /// that reaches the end goes through the whole table once more.
 pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let own = ServedKeys::of(ctx, guard);
-    let mut walk = ctx.client.take_walk(ctx.table);
-    let in_parts = ctx.client.take_in_parts();
+    let mut walk = ctx.client.parking.take_walk(ctx.table);
+    let in_parts = ctx.client.parking.take_in_parts();
     let goes_on = walk.passes > 0;
     if !goes_on {
         walk.cursor = guard
             .walk()
-            .random_place(ctx.table, ctx.local.random.next_u64())?;
+            .random_place(ctx.table, ctx.local.random().next_u64())?;
         walk.passes = 1;
     }
     let (mut looked, mut met) = (0, 0);
@@ -285,7 +285,7 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         let shows = |object: Object<'_>| {
             if own.has(guard, object.key) {
                 met += 1;
-                if ctx.local.random.below(met) == 0 {
+                if ctx.local.random().below(met) == 0 {
                     walk.found.clear();
                     walk.found.extend_from_slice(object.key);
                 }
@@ -297,7 +297,7 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         let (next, looks) = match cold::note_colds(ctx, guard, in_parts, step) {
             Ok(step) => step,
             Err(error) => {
-                ctx.client.keep_walk(walk);
+                ctx.client.parking.keep_walk(walk);
                 return Err(error.into());
             }
         };
@@ -309,7 +309,7 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         (walk.cursor, walk.moved) = (next, true);
         walk.passes += u8::from(next == 0);
         if looked >= LOOKS_PER_SLICE && !ctx.locked {
-            ctx.client.keep_walk(walk);
+            ctx.client.parking.keep_walk(walk);
             return Err(YIELDS);
         }
     }

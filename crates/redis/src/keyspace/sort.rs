@@ -502,10 +502,10 @@ impl Options<'_> {
 /// SORT with STORE: it reads and sorts before it locks its two keys (computed::C1,
 /// transaction::T8), and runs again if the sorted collection has changed meanwhile.
 fn store_unlocked(ctx: &mut Context<'_>, guard: &mut Guard<'_>, options: &Options<'_>) -> Done {
-    let mut conflicts = ctx.client.take_conflicts();
+    let mut conflicts = ctx.client.parking.take_conflicts();
     let done = run_unlocked(ctx, guard, options, &mut conflicts);
     if done.is_err() {
-        ctx.client.keep_conflicts(conflicts); // it may be presented again
+        ctx.client.parking.keep_conflicts(conflicts); // it may be presented again
     }
     done
 }
@@ -626,7 +626,8 @@ pub(crate) fn lcs(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
             return Err(wrong);
         };
         let (a, b) = (a.unwrap_or_default(), b.unwrap_or_default());
-        ctx.local.work += (a.len() as u64 + 1) * b.len() as u64 / 2;
+        ctx.local
+            .add_work((a.len() as u64 + 1) * b.len() as u64 / 2);
         let common = lcs::common(a, b);
         let common = common.ok_or_else(|| {
             Failure::from(format!(

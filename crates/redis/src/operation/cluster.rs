@@ -468,13 +468,13 @@ fn walk(
     let Some(table) = ctx.shared.commands.table(0) else {
         return Ok(Walk::default());
     };
-    let mut walk = ctx.client.take_walk(table);
-    let (goes_on, in_parts, mut looked) = (walk.cursor != 0, ctx.client.take_in_parts(), 0);
+    let mut walk = ctx.client.parking.take_walk(table);
+    let (goes_on, in_parts, mut looked) = (walk.cursor != 0, ctx.client.parking.take_in_parts(), 0);
     let mut step = |ctx: &mut Context<'_>, guard: &mut Guard<'_>| {
         let view = Arc::clone(ctx.local.view(member, guard));
         let before = (walk.keys, walk.found.len());
         let mut room = ctx.reply.room_left();
-        let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
+        let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol(), &mut room);
         let shows = |object: Object<'_>| {
             let route = guard.hash(object.key).route(object.key);
             if walk.keys < most && view.served().contains(table, route) {
@@ -499,7 +499,7 @@ fn walk(
             Err(error) => {
                 walk.keys = before.0;
                 walk.found.truncate(before.1);
-                ctx.client.keep_walk(std::mem::take(&mut walk));
+                ctx.client.parking.keep_walk(std::mem::take(&mut walk));
                 Err(Failure::from(error))
             }
         }
@@ -515,7 +515,7 @@ fn walk(
             }
             looked += looks;
             if looked >= LOOKS_PER_SLICE {
-                ctx.client.keep_walk(walk);
+                ctx.client.parking.keep_walk(walk);
                 return Err(YIELDS); // keyspace::scan::W1
             }
         },

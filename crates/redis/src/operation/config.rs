@@ -4,9 +4,12 @@ use crate::command::background::{self, Kind, OK};
 use crate::command::context::{Context, Done, Failure};
 use crate::command::row::*;
 use crate::command::turn::Ending;
+use crate::operation::configure;
+use crate::operation::written;
 use crate::reply::wait::Until;
 use crate::state::Shared;
 use crate::state::shared::encodings::Encodings;
+use crate::state::shared::totals;
 use duramen_base::glob::Pattern;
 use duramen_base::ids::Level;
 use duramen_config::{SETTINGS, ServerConfig, ServerError, Setting};
@@ -116,7 +119,7 @@ pub(crate) fn get(ctx: &mut Context<'_>) -> Done {
             found.push((name, value));
         }
     }
-    for (name, value) in ctx.shared.encodings.each() {
+    for (name, value) in ctx.shared.settings.encodings().each() {
         if let Some(name) = wanted(name) {
             found.push((name, value.to_string()));
         }
@@ -196,7 +199,7 @@ pub(crate) fn set(ctx: &mut Context<'_>) -> Done {
     }
     let failed = |error: ServerError| format!("CONFIG SET failed - {error}");
     if changes.iter().any(|(setting, _)| reads_files(setting)) {
-        if ctx.local.in_exec {
+        if ctx.local.exec.runs() {
             let text = "ERR CONFIG SET of tls-* reads files, which a transaction does not wait for";
             return Err(Failure::Text(text));
         }
@@ -207,15 +210,14 @@ pub(crate) fn set(ctx: &mut Context<'_>) -> Done {
         return background::run(ctx, Kind::Files, move |shared, _| {
             let changes = owned.iter();
             let changes: Vec<_> = changes.map(|(name, value)| (*name, &**value)).collect();
-            shared.set_configs(&changes).map_err(failed)?;
-            shared.encodings.set(&limits);
+            configure::set(shared, &changes).map_err(failed)?;
+            shared.settings.encodings().set(&limits);
             Ok(OK.to_vec())
         });
     }
-    ctx.shared
-        .set_configs(&changes)
+    configure::set(ctx.shared, &changes)
         .map_err(|error| Failure::from(format!("ERR {}", failed(error))))?;
-    ctx.shared.encodings.set(&limits);
+    ctx.shared.settings.encodings().set(&limits);
     ctx.reply.ok()
 }
 
@@ -265,20 +267,20 @@ fn text(bytes: &[u8]) -> String {
 
 pub(crate) fn resetstat(ctx: &mut Context<'_>) -> Done {
     ctx.count_up_to_now();
-    ctx.shared.reset_totals();
-    ctx.shared.acl.reset_counts();
-    ctx.shared.error_codes.reset();
+    totals::reset(ctx.shared);
+    ctx.shared.acl().reset_counts();
+    ctx.shared.figures.error_codes().reset();
     ctx.reply.ok()
 }
 
 /// The reply waits until the file is on disk.
 pub(crate) fn rewrite(ctx: &mut Context<'_>) -> Done {
-    let Some(file) = &ctx.shared.config_file else {
+    let Some(file) = ctx.shared.settings.file() else {
         return Err(Failure::Text(
             "ERR The server is running without a config file",
         ));
     };
-    let finish = ctx.shared.rewrite_config(file)?;
+    let finish = written::rewrite_config(ctx.shared, file)?;
     ctx.reply.ok()?;
     ctx.client.wait.then(Until::Rewritten(finish), b"+OK\r\n");
     ctx.turn.ending = Ending::Held;

@@ -176,13 +176,13 @@ fn at_level(
     ctx.shared.commands.levels.note(level);
     if ctx.locked {
         // EXEC waits for the strictest level of its commands.
-        ctx.client.asked_level = ctx.client.asked_level.max(Some(level));
+        ctx.client.transaction.ask_level(level);
         return run(ctx, guard, level);
     }
     // The requests before this one wait at their own level.
     ctx.settle(guard);
     let done = run(ctx, guard, level);
-    ctx.client.settle(guard, level);
+    ctx.client.wait.settle(guard, level);
     done
 }
 
@@ -347,8 +347,8 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let pattern = compiled(pattern)?;
     let own = ServedKeys::of(ctx, guard);
     let (mut found, mut objects) = (Vec::new(), 0);
-    let mut reply = Encoder::new(&mut found, ctx.client.protocol);
-    let in_parts = ctx.client.take_in_parts();
+    let mut reply = Encoder::new(&mut found, ctx.client.protocol());
+    let in_parts = ctx.client.parking.take_in_parts();
     let mut matching = 0;
     note_walked(ctx, 0, 0)?;
     let next = walk(
@@ -402,10 +402,10 @@ fn find(ctx: &Context<'_>, n: usize) -> Result<TableId, Failure> {
 
 pub(crate) fn use_table(ctx: &mut Context<'_>) -> Done {
     let table = find(ctx, 1)?;
-    ctx.client.db = match ctx.shared.commands.db_of(table) {
+    ctx.client.select(match ctx.shared.commands.db_of(table) {
         Some(db) => Db::Number(db),
         None => Db::Table(table),
-    };
+    });
     ctx.table = table;
     ctx.reply.ok()
 }
@@ -479,7 +479,7 @@ pub(crate) fn table_drop(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done 
         None => ctx.shared.store().drop_table(table)?,
     }
     ctx.local.wake_table(ctx.shared, table); // they get an error
-    ctx.shared.tracking.all_changed(&ctx.shared.threads, None);
+    ctx.shared.tracking().all_changed(&ctx.shared.threads, None);
     databases::tables_changed(ctx.shared, ctx.client);
     ctx.reply.ok()
 }

@@ -120,7 +120,7 @@ impl Member {
             status: member.status(),
             view: member.view(),
             may_reply: member.may_reply(),
-            replies_held: Duration::from_millis(shared.replies_held_ms()),
+            replies_held: Duration::from_millis(shared.threads.replies_held_ms()),
         })
     }
 }
@@ -157,12 +157,12 @@ pub static MEMBER: [Figure<Member>; 26] = [
 
 #[rustfmt::skip] // One row, one line: it is a table.
 pub static SERVER: [Figure<Shared>; 8] = [
-    gauge("connected_clients", "connected_clients", "Clients connected.", |s| Count(s.connected_clients() as u64)),
+    gauge("connected_clients", "connected_clients", "Clients connected.", |s| Count(s.threads.connected_clients() as u64)),
     gauge("maxclients", "maxclients", "Clients that may be connected.", |s| Count(s.config().maxclients as u64)),
-    counter("memory_refusals", "duramen_memory_refusals", "Requests of clients of Redis's protocol that were refused for lack of memory: OOM.", |s| Count(s.memory_refusals.count())),
-    gauge("replies_held_seconds", "", "How long the oldest reply has waited for the disk, the backups or the lease, or since when replies were given up in vain; 0: none waits.", |s| Time(Duration::from_millis(s.replies_held_ms()))),
+    counter("memory_refusals", "duramen_memory_refusals", "Requests of clients of Redis's protocol that were refused for lack of memory: OOM.", |s| Count(s.figures.refusals().count())),
+    gauge("replies_held_seconds", "", "How long the oldest reply has waited for the disk, the backups or the lease, or since when replies were given up in vain; 0: none waits.", |s| Time(Duration::from_millis(s.threads.replies_held_ms()))),
     gauge("evicts", "", "1 for a cache, which evicts objects when memory is full; 0 for a store, which refuses writes.", |s| Flag(s.config().mode == Mode::Cache)),
     gauge("memory_budget_bytes", "", "The setting `memory`.", |s| Count(s.config().memory_bytes)),
     gauge("reactor_threads", "duramen_threads", "Reactor threads.", |s| Count(s.threads.len() as u64)),
-    gauge("uptime_seconds", "uptime_in_seconds", "Time since start.", |s| Time(s.started.elapsed())),
+    gauge("uptime_seconds", "uptime_in_seconds", "Time since start.", |s| Time(s.figures.started().elapsed())),
 ];

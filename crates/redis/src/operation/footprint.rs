@@ -31,9 +31,9 @@ pub struct Footprint {
 impl Footprint {
     pub fn of(shared: &Shared, store: &Store) -> Footprint {
         let report = store.memory_report();
-        let copies = shared.copies();
-        let query_bytes = shared.sum(|counters| &counters.query_buffer_bytes);
-        let output_bytes = shared.sum(|counters| &counters.output_buffer_bytes);
+        let copies = shared.storage.copies();
+        let query_bytes = shared.threads.sum(|counters| &counters.query_buffer_bytes);
+        let output_bytes = shared.threads.sum(|counters| &counters.output_buffer_bytes);
         let heap = heap::figures();
         let known = report.overhead_bytes + copies.reserved_bytes + query_bytes + output_bytes;
         Footprint {
@@ -41,7 +41,7 @@ impl Footprint {
             log_buffer_bytes_max: copies.bytes_max,
             query_bytes,
             output_bytes,
-            rings_bytes: shared.local.bytes(),
+            rings_bytes: shared.figures.local().bytes(),
             heap_bytes: heap.used_bytes.saturating_sub(known), // Y1
             heap_free_bytes: heap.free_bytes,
             program_bytes: process::memory().map_or(0, |memory| memory.file_bytes),

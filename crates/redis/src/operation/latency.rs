@@ -7,6 +7,7 @@ use crate::command::row::*;
 use crate::figures::counters::Histogram;
 use crate::figures::latency::{Event, Series, now_s};
 use crate::figures::totals::CommandTotals;
+use crate::state::shared::totals;
 
 #[rustfmt::skip] // They are rows of a table.
 pub(crate) const COMMANDS: &[Spec] = &[
@@ -39,7 +40,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
 
 /// The events that have samples.
 fn recorded(ctx: &Context<'_>) -> Vec<(Event, Series)> {
-    let latency = &ctx.shared.latency;
+    let latency = ctx.shared.figures.latency();
     let all = Event::ALL.map(|event| (event, latency.of(event)));
     let has_some = |(_, series): &(Event, Series)| !series.samples().is_empty();
     all.into_iter().filter(has_some).collect()
@@ -48,7 +49,7 @@ fn recorded(ctx: &Context<'_>) -> Vec<(Event, Series)> {
 /// The samples of the named event, if there are any.
 fn named(ctx: &Context<'_>) -> Option<(Event, Series)> {
     let event = Event::find(ctx.arg(2))?;
-    let series = ctx.shared.latency.of(event);
+    let series = ctx.shared.figures.latency().of(event);
     (!series.samples().is_empty()).then_some((event, series))
 }
 
@@ -90,7 +91,7 @@ pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
     };
     let all = Event::ALL.into_iter();
     let meant = all.filter(|event| names.is_empty() || is_named(event));
-    let reset = meant.filter(|event| ctx.shared.latency.reset(*event));
+    let reset = meant.filter(|event| ctx.shared.figures.latency().reset(*event));
     let count = reset.count();
     ctx.reply.integer(count as i64)
 }
@@ -110,7 +111,7 @@ pub(super) fn since_reset(
     ctx: &Context<'_>,
 ) -> impl Iterator<Item = (&'static Spec, CommandTotals)> + use<> {
     let rows = ctx.commands.rows().iter();
-    rows.zip(ctx.shared.command_totals())
+    rows.zip(totals::commands_since_reset(ctx.shared))
 }
 
 /// Commands that were called, most calls first, with their counters.

@@ -5,6 +5,7 @@ pub(crate) mod cluster;
 pub(crate) mod cluster_slots;
 pub(crate) mod command;
 pub(crate) mod config;
+pub mod configure;
 pub(crate) mod duramen;
 pub mod figures;
 pub(crate) mod footprint;
@@ -15,6 +16,6 @@ pub(crate) mod memory;
 pub(crate) mod persistence;
 pub(crate) mod server;
 pub(crate) mod slowlog;
-pub(crate) mod written;
+pub mod written;
 
 pub use footprint::Footprint;

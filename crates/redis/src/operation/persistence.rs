@@ -9,6 +9,7 @@ use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::row::*;
 use crate::command::turn::Ending;
 use crate::durability::{Durability, Target};
+use crate::operation::written;
 use crate::reply::wait::Until;
 use crate::state::Shared;
 use duramen_base::ids::Level;
@@ -74,7 +75,7 @@ pub(crate) fn lastsave(ctx: &mut Context<'_>) -> Done {
 
 /// The reply waits for the snapshot; other clients continue.
 pub(crate) fn save(ctx: &mut Context<'_>) -> Done {
-    let job = ctx.shared.snapshot(own_copy(ctx.shared)?, Target::Dump)?;
+    let job = written::snapshot(ctx.shared, own_copy(ctx.shared)?, Target::Dump)?;
     const OK: &[u8] = b"+OK\r\n";
     ctx.reply.append(OK);
     ctx.client.wait.then(Until::Job(job), OK);
@@ -94,7 +95,7 @@ pub(crate) fn bgsave(ctx: &mut Context<'_>) -> Done {
         ctx.reply.encoder().simple("Background saving scheduled");
         return Ok(());
     }
-    ctx.shared.snapshot(durability, Target::Dump)?;
+    written::snapshot(ctx.shared, durability, Target::Dump)?;
     ctx.reply.encoder().simple("Background saving started");
     Ok(())
 }
@@ -139,7 +140,7 @@ pub(crate) fn snapshot(ctx: &mut Context<'_>) -> Done {
         },
         _ => return Err(SYNTAX),
     };
-    ctx.shared.snapshot(own_copy(ctx.shared)?, target)?;
+    written::snapshot(ctx.shared, own_copy(ctx.shared)?, target)?;
     ctx.reply.ok()
 }
 

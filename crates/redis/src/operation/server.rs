@@ -4,6 +4,7 @@ use super::persistence::NO_PERSISTENCE;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::row::*;
 use crate::command::turn::Ending;
+use crate::operation::written;
 use crate::reply::wait::Until;
 use crate::threads::watch::Stop;
 use duramen_wire::resp::number::IntegerText;
@@ -110,7 +111,7 @@ pub(crate) fn shutdown(ctx: &mut Context<'_>) -> Done {
         return Err(NO_PERSISTENCE);
     }
     let how = if now { Stop::AtOnce } else { Stop::Graceful };
-    match ctx.shared.stop_written(how, nosave || force) {
+    match written::stop(ctx.shared, how, nosave || force) {
         None => ctx.turn.ending = Ending::CloseAfterReply,
         Some(stopping) => {
             // Redis's words, unless the server stops.

@@ -67,13 +67,13 @@ fn words(kind: Kind) -> (&'static str, &'static str) {
 
 /// The number of subscriptions that replies about this kind show.
 fn shown(ctx: &Context<'_>, kind: Kind) -> usize {
-    let subscriptions = ctx.client.subscriptions.as_ref();
+    let subscriptions = ctx.client.subscriptions().get();
     subscriptions.map_or(0, |subscriptions| subscriptions.shown(kind))
 }
 
 /// Replies that a subscription began or ended. `name`: `None` = there was none to end.
 fn write_change(ctx: &mut Context<'_>, word: &str, name: Option<&[u8]>, count: usize) {
-    ctx.reply.set_confirms(!ctx.local.in_exec);
+    ctx.reply.set_confirms(!ctx.local.exec.runs());
     let mut reply = ctx.reply.encoder();
     reply.push(3);
     reply.bulk(word.as_bytes());
@@ -86,7 +86,7 @@ fn write_change(ctx: &mut Context<'_>, word: &str, name: Option<&[u8]>, count: u
 
 /// effects::E4. To be called before anything is changed.
 pub(crate) fn effects_first(ctx: &Context<'_>) -> Done {
-    let waits = !ctx.local.in_exec && !ctx.client.effects.is_empty();
+    let waits = !ctx.local.exec.runs() && !ctx.client.effects.is_empty();
     match waits && !has_bug(Bug::EffectsAreOvertaken) {
         true => Err(YIELDS),
         false => Ok(()),
@@ -102,17 +102,17 @@ fn subscribe_to(ctx: &mut Context<'_>, kind: Kind) -> Done {
         }
     }
     let slot = ctx.client.record().slot;
-    let subscriptions = ctx.client.subscriptions.get_or_insert_default();
+    let subscriptions = ctx.client.subscriptions_mut().begin();
     if !subscriptions.has_room(kind, names.into_iter()) {
         ctx.client.settle_subscriptions();
         return Err(too_many());
     }
     for name in names {
-        let subscriptions = ctx.client.subscriptions.get_or_insert_default();
+        let subscriptions = ctx.client.subscriptions_mut().begin();
         if !subscriptions.has(kind, name) {
-            let (registry, client) = (&ctx.shared.pubsub, (slot, &mut **subscriptions));
+            let (registry, client) = (ctx.shared.pubsub(), (slot, &mut *subscriptions));
             ctx.local.subscribers.add(registry, client, kind, name);
-            ctx.client.subscription_changes += 1;
+            ctx.client.subscriptions_mut().note_change();
         }
         let count = shown(ctx, kind);
         write_change(ctx, words(kind).0, Some(name), count);
@@ -133,7 +133,7 @@ fn unsubscribe_from(ctx: &mut Context<'_>, kind: Kind) -> Done {
     if ctx.request.args.len() > 1 {
         end_each(ctx, kind, ctx.request.args.skip(1).into_iter());
     } else {
-        let subscriptions = ctx.client.subscriptions.as_ref();
+        let subscriptions = ctx.client.subscriptions().get();
         let names = subscriptions.map(|all| all.names(kind).cloned().collect::<Vec<_>>());
         let names = names.unwrap_or_default();
         end_each(ctx, kind, names.iter().map(|name| &**name));
@@ -149,15 +149,21 @@ fn unsubscribe_from(ctx: &mut Context<'_>, kind: Kind) -> Done {
 /// Ends subscriptions, and replies. Messages that were published before the end of one, and wait
 /// for this thread, come before its reply (registry::P2).
 fn end_each<'n>(ctx: &mut Context<'_>, kind: Kind, names: impl Iterator<Item = &'n [u8]>) {
-    let (slot, registry) = (ctx.client.record().slot, &ctx.shared.pubsub);
-    ctx.reply.set_confirms(!ctx.local.in_exec);
+    let (slot, registry) = (ctx.client.record().slot, ctx.shared.pubsub());
+    ctx.reply.set_confirms(!ctx.local.exec.runs());
     let mut ends = Vec::new();
     for name in names {
-        let ended = ctx.client.subscriptions.as_mut().and_then(|subscriptions| {
-            let client = (slot, &mut **subscriptions);
-            ctx.local.subscribers.remove(registry, client, kind, name)
-        });
-        ctx.client.subscription_changes += u64::from(ended.is_some());
+        let ended = ctx
+            .client
+            .subscriptions_mut()
+            .get_mut()
+            .and_then(|subscriptions| {
+                let client = (slot, &mut *subscriptions);
+                ctx.local.subscribers.remove(registry, client, kind, name)
+            });
+        if ended.is_some() {
+            ctx.client.subscriptions_mut().note_change();
+        }
         ends.push((name, ended, shown(ctx, kind)));
     }
     let messages = waiting_messages(ctx, kind, &ends);
@@ -219,15 +225,15 @@ pub(crate) fn end_left(
     channel: &[u8],
 ) -> Vec<u8> {
     let (mut told, slot) = (Vec::new(), client.record().slot);
-    let Some(subscriptions) = &mut client.subscriptions else {
+    let Some(subscriptions) = client.subscriptions_mut().get_mut() else {
         return told;
     };
-    let who = (slot, &mut **subscriptions);
+    let who = (slot, &mut *subscriptions);
     local
         .subscribers
-        .remove(&shared.pubsub, who, Kind::Shard, channel);
+        .remove(shared.pubsub(), who, Kind::Shard, channel);
     let count = subscriptions.shown(Kind::Shard);
-    let mut push = Encoder::new(&mut told, client.protocol);
+    let mut push = Encoder::new(&mut told, client.protocol());
     push.push(3);
     push.bulk(words(Kind::Shard).1.as_bytes());
     push.bulk(channel);
@@ -236,15 +242,24 @@ pub(crate) fn end_left(
     told
 }
 
+/// Whether the user of a client, as it is now, still has the right to all its subscriptions.
+pub fn may_keep_subscriptions(client: &Client, shared: &Shared) -> bool {
+    if client.subscriptions().is_empty() || client.login().user().is_none() {
+        return true;
+    }
+    let user = client.login().present_user(shared.acl());
+    user.is_some_and(|user| client.subscriptions().are_allowed_to(&user))
+}
+
 /// Ends all subscriptions without a reply, for RESET.
 pub(crate) fn end_all(ctx: &mut Context<'_>) {
     let slot = ctx.client.record().slot;
-    if let Some(subscriptions) = ctx.client.subscriptions.take() {
-        let registry = &ctx.shared.pubsub;
+    if let Some(subscriptions) = ctx.client.subscriptions_mut().take() {
+        let registry = ctx.shared.pubsub();
         ctx.local
             .subscribers
             .remove_all(registry, slot, subscriptions);
-        ctx.client.subscription_changes += 1;
+        ctx.client.subscriptions_mut().note_change();
         ctx.client.settle_subscriptions();
     }
 }
@@ -258,7 +273,7 @@ pub(crate) fn psubscribe(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn ssubscribe(ctx: &mut Context<'_>) -> Done {
-    if ctx.local.in_exec {
+    if ctx.local.exec.runs() {
         return Err(Failure::Text(
             "ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client",
         ));
@@ -310,7 +325,7 @@ fn write_channels(ctx: &mut Context<'_>, kind: Kind) -> Done {
     let pattern = compiled(ctx.request.args.get(2))?;
     let pattern = pattern.as_ref();
     let matches = |name: &[u8]| pattern.is_none_or(|pattern| pattern.matches(name));
-    let channels = ctx.shared.pubsub.channels(kind, matches);
+    let channels = ctx.shared.pubsub().channels(kind, matches);
     let mut reply = ctx.reply.encoder();
     reply.array(channels.len());
     channels.iter().for_each(|channel| reply.bulk(channel));
@@ -330,7 +345,7 @@ fn at_most_one(ctx: &Context<'_>) -> Done {
 
 /// Replies with the number of subscribers of each channel from argument 2 on.
 fn write_numbers(ctx: &mut Context<'_>, kind: Kind) -> Done {
-    let (channels, registry) = (ctx.request.args.skip(2), &ctx.shared.pubsub);
+    let (channels, registry) = (ctx.request.args.skip(2), ctx.shared.pubsub());
     let mut reply = ctx.reply.encoder();
     reply.array(2 * channels.len());
     for channel in channels {
@@ -358,7 +373,7 @@ pub(crate) fn shardnumsub(ctx: &mut Context<'_>) -> Done {
 
 pub(crate) fn numpat(ctx: &mut Context<'_>) -> Done {
     ctx.reply
-        .integer(ctx.shared.pubsub.count(Kind::Pattern) as i64)
+        .integer(ctx.shared.pubsub().count(Kind::Pattern) as i64)
 }
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {

@@ -6,4 +6,6 @@ pub(crate) mod release;
 
 pub use crate::state::pubsub::registry::Publisher;
 pub use crate::state::pubsub::subscribers::Encoded;
+pub use commands::may_keep_subscriptions;
+pub use publish::is_crowded;
 pub use release::release;

@@ -5,38 +5,30 @@ use crate::state::Shared;
 use crate::state::pubsub::registry::Publisher;
 use crate::threads::publication::{CROWDED_BYTES, Kind};
 
-impl Shared {
-    /// Publishes a message here and, unless it is for a shard channel, on the other members of the
-    /// cluster; returns the number of receivers here.
-    pub(crate) fn publish(
-        &self,
-        publisher: Publisher<'_>,
-        kind: Kind,
-        channel: &[u8],
-        payload: &[u8],
-    ) -> u64 {
-        let others = self.membership().filter(|_| kind == Kind::Channel);
-        let broadcast = || {
-            if let Some(member) = others {
-                member.broadcast(channel, payload);
-            }
-        };
-        let pubsub = &self.pubsub;
-        pubsub.publish_also(publisher, kind, channel, payload, broadcast)
-    }
+/// Publishes a message here and, unless it is for a shard channel, on the other members of the
+/// cluster; returns the number of receivers here.
+pub(crate) fn publish(
+    shared: &Shared,
+    publisher: Publisher<'_>,
+    kind: Kind,
+    channel: &[u8],
+    payload: &[u8],
+) -> u64 {
+    let others = shared.membership().filter(|_| kind == Kind::Channel);
+    let broadcast = || {
+        if let Some(member) = others {
+            member.broadcast(channel, payload);
+        }
+    };
+    let pubsub = shared.pubsub();
+    pubsub.publish_also(publisher, kind, channel, payload, broadcast)
+}
 
-    /// Whether a thread's mailbox, or that of the messages for other members, is so full that
-    /// publishers should wait (registry::P3).
-    pub fn is_crowded(&self) -> bool {
-        let outbox_bytes = self
-            .membership()
-            .map_or(0, |member| member.outbox().bytes());
-        outbox_bytes > CROWDED_BYTES || self.has_crowded_mailbox()
-    }
-
-    /// Whether so many messages wait for a thread here that no more should come.
-    pub fn has_crowded_mailbox(&self) -> bool {
-        let mut threads = self.threads.iter();
-        threads.any(|thread| thread.mailbox.is_crowded())
-    }
+/// Whether a thread's mailbox, or that of the messages for other members, is so full that
+/// publishers should wait (registry::P3).
+pub fn is_crowded(shared: &Shared) -> bool {
+    let outbox_bytes = shared
+        .membership()
+        .map_or(0, |member| member.outbox().bytes());
+    outbox_bytes > CROWDED_BYTES || shared.threads.has_crowded_mailbox()
 }

@@ -1,5 +1,6 @@
 //! The release of effects: their messages and events go to the subscribers.
 
+use super::publish;
 use crate::reply::effects::{Effect, Effects, Event, NO_RECEIVERS};
 use crate::state::Shared;
 use crate::state::pubsub::registry::Publisher;
@@ -29,7 +30,7 @@ pub fn release(
                 payload,
                 reply_at,
             } => {
-                let count = shared.publish(publisher, kind, &channel, &payload);
+                let count = publish::publish(shared, publisher, kind, &channel, &payload);
                 received.extend(reply_at.filter(|_| count > 0).map(|at| (at, count)));
             }
             Effect::Event(event) => publish_event(&event, shared, publisher),
@@ -74,7 +75,7 @@ fn publish_event<K: AsRef<[u8]>>(event: &Event<K>, shared: &Shared, publisher: P
         channel
     };
     let publish = |channel: &[u8], payload: &[u8]| {
-        let pubsub = &shared.pubsub;
+        let pubsub = shared.pubsub();
         pubsub.publish(publisher, Kind::Channel, channel, payload);
     };
     if event.classes.has(EventClasses::KEYSPACE) {
@@ -85,26 +86,24 @@ fn publish_event<K: AsRef<[u8]>>(event: &Event<K>, shared: &Shared, publisher: P
     }
 }
 
-impl Shared {
-    /// Publishes the event of a key that left without a request. Called by any thread. Its entry
-    /// was durable, if the store has a log, so the event needs to wait for nothing.
-    pub(crate) fn publish_departure(&self, departure: Departure, table: TableId, key: &[u8]) {
-        let (name, class) = match departure {
-            Departure::Expired => ("expired", EventClasses::EXPIRED),
-            Departure::Evicted => ("evicted", EventClasses::EVICTED),
+/// Publishes the event of a key that left without a request. Called by any thread. Its entry
+/// was durable, if the store has a log, so the event needs to wait for nothing.
+pub(crate) fn publish_departure(shared: &Shared, departure: Departure, table: TableId, key: &[u8]) {
+    let (name, class) = match departure {
+        Departure::Expired => ("expired", EventClasses::EXPIRED),
+        Departure::Evicted => ("evicted", EventClasses::EVICTED),
+    };
+    let classes = shared.commands.events();
+    if classes.has(class)
+        && let Some(db) = shared.commands.db_of(table)
+    {
+        let event = Event {
+            classes,
+            db,
+            name,
+            key,
         };
-        let classes = self.commands.events();
-        if classes.has(class)
-            && let Some(db) = self.commands.db_of(table)
-        {
-            let event = Event {
-                classes,
-                db,
-                name,
-                key,
-            };
-            publish_event(&event, self, Publisher::other(&self.threads));
-        }
+        publish_event(&event, shared, Publisher::other(&shared.threads));
     }
 }
 

@@ -149,6 +149,14 @@ impl Effects {
         }
     }
 
+    /// Takes them all; the replies of their turn begin at `from` in the output.
+    #[inline]
+    pub fn take(&mut self, from: usize) -> Effects {
+        let mut effects = std::mem::take(self);
+        effects.count_from(from);
+        effects
+    }
+
     /// From now on the places of replies are counted from `from`, the start of the turn's replies.
     pub fn count_from(&mut self, from: usize) {
         for effect in &mut self.list {

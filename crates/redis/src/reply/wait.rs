@@ -14,7 +14,7 @@ use crate::durability::Job;
 use crate::threads::clients::ClientRecord;
 use duramen_base::ids::Level;
 use duramen_config::finish::Finish;
-use duramen_engine::Position;
+use duramen_engine::{Guard, Position};
 use duramen_wire::resp::{Encoder, Protocol};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -122,9 +122,33 @@ impl Wait {
         }
     }
 
+    #[cold]
     pub(crate) fn join(&mut self, position: &Position, level: Level) {
         if level > Level::Memory {
             self.position.join(&position.clone().with_level(level));
+        }
+    }
+
+    /// Takes what is waited for; none is left.
+    #[inline]
+    pub fn take(&mut self) -> Wait {
+        std::mem::take(self)
+    }
+
+    /// Adds everything that was written and seen under `guard` since the last call.
+    #[inline]
+    pub(crate) fn settle(&mut self, guard: &mut Guard<'_>, level: Level) {
+        if guard.order().has_position() {
+            self.join(&guard.order().take_position(), level);
+        }
+    }
+
+    /// As `settle`, for a position with its own level.
+    #[inline]
+    pub fn settle_native(&mut self, position: &Position, tells_of_data: bool) {
+        self.lease(tells_of_data);
+        if !position.is_none() {
+            self.join(position, position.level());
         }
     }
 

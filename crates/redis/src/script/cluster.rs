@@ -7,45 +7,43 @@ use crate::state::script::libraries::Libraries;
 use duramen_wire::native::message::{ClusterFunctions, CoordinatorAnswer, ToCoordinator};
 use std::time::Instant;
 
-impl Shared {
-    /// Takes over the libraries of the cluster, unless they or newer ones are here. Blocks until
-    /// they are loaded.
-    pub fn adopt_functions(&self, newest: &ClusterFunctions) {
-        let limits = limits(self.config().scripts.memory_bytes);
-        if self.scripts.libraries.adopt(newest, &limits) {
-            self.scripts.renew();
-        }
+/// Takes over the libraries of the cluster, unless they or newer ones are here. Blocks until
+/// they are loaded.
+pub fn adopt_functions(shared: &Shared, newest: &ClusterFunctions) {
+    let limits = limits(shared.config().scripts.memory_bytes);
+    if shared.scripts().libraries.adopt(newest, &limits) {
+        shared.scripts().renew();
     }
+}
 
-    /// Changes the libraries of the cluster by `make`, which may be called several times. Blocks
-    /// until `deadline`, or until the coordinator has stored them; then they are in force here, and
-    /// the coordinator tells the other members.
-    ///
-    /// # Errors
-    /// `make` has failed, or the coordinator has not answered: the text says whether it is known
-    /// that nothing was changed.
-    pub(crate) fn change_cluster_functions(
-        &self,
-        membership: &Membership,
-        deadline: Instant,
-        make: impl Fn(&mut Libraries) -> Result<(), String>,
-    ) -> Result<(), String> {
-        let registry = &self.scripts.libraries;
-        let _one = registry.lock_cluster_changes();
-        membership.change_kept("functions", deadline, |ask| {
-            let (revision, before) = registry.newest();
-            let mut after = Libraries::clone(&before);
-            make(&mut after)?;
-            let wanted = ClusterFunctions {
-                revision: revision + 1,
-                texts: after.texts(),
-            };
-            let answer = ask(&ToCoordinator::SetFunctions(wanted.clone()))?;
-            let CoordinatorAnswer::Functions(newest) = answer else {
-                return Err(UNFIT_ANSWER.to_owned());
-            };
-            self.adopt_functions(&newest);
-            Ok((*newest == wanted).then_some(()))
-        })
-    }
+/// Changes the libraries of the cluster by `make`, which may be called several times. Blocks
+/// until `deadline`, or until the coordinator has stored them; then they are in force here, and
+/// the coordinator tells the other members.
+///
+/// # Errors
+/// `make` has failed, or the coordinator has not answered: the text says whether it is known
+/// that nothing was changed.
+pub(crate) fn change_cluster_functions(
+    shared: &Shared,
+    membership: &Membership,
+    deadline: Instant,
+    make: impl Fn(&mut Libraries) -> Result<(), String>,
+) -> Result<(), String> {
+    let registry = &shared.scripts().libraries;
+    let _one = registry.lock_cluster_changes();
+    membership.change_kept("functions", deadline, |ask| {
+        let (revision, before) = registry.newest();
+        let mut after = Libraries::clone(&before);
+        make(&mut after)?;
+        let wanted = ClusterFunctions {
+            revision: revision + 1,
+            texts: after.texts(),
+        };
+        let answer = ask(&ToCoordinator::SetFunctions(wanted.clone()))?;
+        let CoordinatorAnswer::Functions(newest) = answer else {
+            return Err(UNFIT_ANSWER.to_owned());
+        };
+        adopt_functions(shared, &newest);
+        Ok((*newest == wanted).then_some(()))
+    })
 }

@@ -52,7 +52,7 @@ pub(crate) fn keys(ctx: &Context<'_>, not_a_number: Failure) -> Result<usize, Fa
 }
 
 fn evaluate(ctx: &mut Context<'_>, access: Access<'_, '_>, by_name: bool, read_only: bool) -> Done {
-    let cache = &ctx.shared.scripts.cache;
+    let cache = &ctx.shared.scripts().cache;
     let known = match by_name {
         true => Some(cache.get(ctx.arg(1)).ok_or(NO_SCRIPT)?),
         false => None,
@@ -95,12 +95,12 @@ pub(crate) fn load(ctx: &mut Context<'_>) -> Done {
     if let Some(text) = script_run::compile_error(ctx, &script)? {
         return Err(text.into());
     }
-    ctx.shared.scripts.cache.put(Arc::clone(&script));
+    ctx.shared.scripts().cache.put(Arc::clone(&script));
     ctx.reply.bulk(script.sha1.as_bytes())
 }
 
 pub(crate) fn exists(ctx: &mut Context<'_>) -> Done {
-    let cache = &ctx.shared.scripts.cache;
+    let cache = &ctx.shared.scripts().cache;
     let names = ctx.request.args.skip(2).into_iter();
     let known: Vec<bool> = names.map(|name| cache.get(name).is_some()).collect();
     let mut reply = ctx.reply.encoder();
@@ -119,8 +119,8 @@ pub(crate) fn flush(ctx: &mut Context<'_>) -> Done {
             "ERR SCRIPT FLUSH only support SYNC|ASYNC option",
         ));
     }
-    ctx.shared.scripts.cache.clear();
-    ctx.shared.scripts.renew();
+    ctx.shared.scripts().cache.clear();
+    ctx.shared.scripts().renew();
     ctx.reply.ok()
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn end_long(ctx: &mut Context<'_>, functions: bool) -> Done {
             "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE."
         }
     };
-    match ctx.shared.scripts.kill(functions) {
+    match ctx.shared.scripts().kill(functions) {
         Killed::Some => ctx.reply.ok(),
         Killed::Others => Err(Failure::Text(others)),
         Killed::None => Err(Failure::Text("NOTBUSY No scripts in execution right now.")),

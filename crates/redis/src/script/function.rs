@@ -4,6 +4,7 @@
 //! in slices, as a script runs, and then stored and made known in one step. A cluster's libraries
 //! are kept by its coordinator, which tells them to all members.
 
+use super::cluster;
 use super::commands::{end_long, keys};
 use super::run as script_run;
 use crate::command::background::{self, Kind, OK};
@@ -65,7 +66,7 @@ const NOT_IN_EXEC: Failure =
     Failure::Text("ERR libraries of functions cannot be changed in a transaction");
 
 fn run(ctx: &mut Context<'_>, access: Access<'_, '_>, read_only: bool) -> Done {
-    let libraries = ctx.shared.scripts.libraries.current();
+    let libraries = ctx.shared.scripts().libraries.current();
     let found = libraries.find(ctx.arg(1));
     let (library, function) = found.ok_or(Failure::Text("ERR Function not found"))?;
     let keys = keys(ctx, Failure::Text("ERR Bad number of keys provided"))?;
@@ -98,7 +99,15 @@ pub(crate) fn load(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     }
     let text = LibraryText::new(ctx.arg(last))?;
     let name = text.name.clone();
-    if !replace && ctx.shared.scripts.libraries.current().get(&name).is_some() {
+    if !replace
+        && ctx
+            .shared
+            .scripts()
+            .libraries
+            .current()
+            .get(&name)
+            .is_some()
+    {
         return Err(format!("ERR Library '{name}' already exists").into());
     }
     let Access::Session(session) = access else {
@@ -236,7 +245,7 @@ fn change(
     if ctx.shared.membership().is_some() {
         return background::run(ctx, Kind::Users, move |shared, deadline| {
             let membership = shared.membership().ok_or("this is no member any more")?;
-            let done = shared.change_cluster_functions(membership, deadline, make);
+            let done = cluster::change_cluster_functions(shared, membership, deadline, make);
             done.map(|()| reply)
                 .map_err(|why| match why.strip_prefix("ERR ") {
                     Some(text) => text.to_owned(),
@@ -247,16 +256,16 @@ fn change(
     let own = own_table(ctx)?;
     let shared = ctx.shared;
     let make = |libraries: &mut Libraries| make(libraries).map_err(Failure::from);
-    shared.scripts.libraries.change(make, |before, after| {
+    shared.scripts().libraries.change(make, |before, after| {
         if let Some(own) = own {
             let mut guard = session.pin_exclusive();
             guard.rewrites(true);
             store(&mut guard, own, before, after)?;
-            ctx.client.settle(&mut guard, Level::Synced);
+            ctx.client.wait.settle(&mut guard, Level::Synced);
         }
         Ok(())
     })?;
-    shared.scripts.renew();
+    shared.scripts().renew();
     ctx.reply.append(&reply);
     Ok(())
 }
@@ -341,7 +350,7 @@ pub fn restore_all(shared: &Shared, store: &Arc<Store>) -> Result<(), Error> {
         *current = libraries;
         Ok::<_, Error>(())
     };
-    shared.scripts.libraries.change(put, |_, _| Ok(()))
+    shared.scripts().libraries.change(put, |_, _| Ok(()))
 }
 
 pub(crate) fn delete(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
@@ -400,7 +409,7 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
         }
     }
     let pattern = pattern.map(|text| Pattern::new(text, true));
-    let libraries = ctx.shared.scripts.libraries.current();
+    let libraries = ctx.shared.scripts().libraries.current();
     let is_wanted = |library: &&Arc<Library>| match &pattern {
         None => true,
         Some(pattern) => pattern
@@ -441,8 +450,8 @@ pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn stats(ctx: &mut Context<'_>) -> Done {
-    let libraries = ctx.shared.scripts.libraries.current();
-    let longest = ctx.shared.scripts.longest_function();
+    let libraries = ctx.shared.scripts().libraries.current();
+    let longest = ctx.shared.scripts().longest_function();
     let mut reply = ctx.reply.encoder();
     reply.map(2);
     reply.bulk(b"running_script");
@@ -475,7 +484,7 @@ pub(crate) fn kill(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn dump(ctx: &mut Context<'_>) -> Done {
-    let libraries = ctx.shared.scripts.libraries.current();
+    let libraries = ctx.shared.scripts().libraries.current();
     let payload = dump_libraries(libraries.all().map(|library| &library.text.text[..]));
     ctx.reply.bulk(&payload)
 }

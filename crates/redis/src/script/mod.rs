@@ -2,7 +2,7 @@
 //! `state::interpreters` those that a thread has suspended.
 
 pub(crate) mod calls;
-mod cluster;
+pub(crate) mod cluster;
 pub(crate) mod commands;
 mod flags;
 pub(crate) mod function;
@@ -10,4 +10,5 @@ pub(crate) mod outside;
 pub(crate) mod place;
 pub(crate) mod run;
 
+pub use cluster::adopt_functions;
 pub use function::restore_all;

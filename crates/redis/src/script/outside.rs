@@ -21,34 +21,35 @@ impl Outside {
     pub(crate) fn enter(ctx: &mut Context<'_>, running: &Running) -> Outside {
         let memory = ctx.local.config(ctx.shared).scripts.memory_bytes;
         let outside = Outside {
-            db: ctx.client.db,
-            protocol: ctx.client.protocol,
+            db: ctx.client.db(),
+            protocol: ctx.client.protocol(),
             table: ctx.table,
-            in_exec: ctx.local.in_exec,
-            exec_dbs: ctx.local.exec_dbs,
-            begun: ctx.local.meter.begin_inner(),
+            in_exec: ctx.local.exec.runs(),
+            exec_dbs: ctx.local.exec.dbs().copied(),
+            begun: ctx.local.timing.meter().begin_inner(),
             room_bytes_max: ctx.reply.bytes_max(),
         };
         // The interpreter could not hold more.
         ctx.reply.set_bytes_max(outside.room_bytes_max.min(memory));
-        ctx.client.db = running.db;
-        ctx.local.in_exec = true;
+        ctx.client.select(running.db);
+        ctx.local.exec.set_runs(true);
         if outside.exec_dbs.is_none() {
-            ctx.local.walked = 0;
-            ctx.local.exec_dbs = Some(running.tables); // script::run::L4
+            ctx.local.exec.begin_walks();
+            ctx.local.exec.set_dbs(Some(running.tables)); // script::run::L4
         }
         outside
     }
 
     pub(crate) fn leave(self, ctx: &mut Context<'_>) {
-        ctx.client.db = self.db;
-        ctx.client.protocol = self.protocol;
+        ctx.client.select(self.db);
+        ctx.client.reply_in(self.protocol);
         ctx.table = self.table;
-        ctx.local.in_exec = self.in_exec;
-        ctx.local.exec_dbs = self.exec_dbs;
+        ctx.local.exec.set_runs(self.in_exec);
+        ctx.local.exec.set_dbs(self.exec_dbs);
         ctx.reply.set_bytes_max(self.room_bytes_max);
         ctx.local
-            .meter
+            .timing
+            .meter()
             .end_inner(ctx.request.spec.number, self.begun);
     }
 }

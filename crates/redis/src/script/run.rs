@@ -137,7 +137,7 @@ fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
         program: call.program.clone(),
         keys: Arguments::of(texts.into_iter().take(call.keys)),
         args: Arguments::of(texts.skip(call.keys).into_iter()),
-        resp3: ctx.client.protocol == Protocol::Resp3,
+        resp3: ctx.client.protocol() == Protocol::Resp3,
         slice: since.map_or(slice, |since| slice.saturating_sub(since.elapsed())),
         reply_bytes_max: ctx.reply.bytes_max(),
     })
@@ -155,7 +155,7 @@ fn begin(
         event: Event::Slice { memory_bytes: 0 },
         draft: None,
         effects: Default::default(),
-        db: ctx.client.db,
+        db: ctx.client.db(),
         tables: Default::default(),
         little: true,
         list: None,
@@ -195,8 +195,8 @@ fn begin_run(
     running.effects = Default::default();
     running.draft = None;
     (running.began, running.ran) = (Instant::now(), Duration::ZERO);
-    running.db = ctx.client.db;
-    running.user = ctx.client.user().cloned();
+    running.db = ctx.client.db();
+    running.user = ctx.client.login().user().cloned();
     (running.flags, running.program) = (call.flags, call.program.clone());
     let job = job(ctx, call, slice);
     let left = job.slice;
@@ -234,7 +234,7 @@ fn running_of(
         return Err(YIELDS);
     }
     let is_killed = scripts.is_killed(client);
-    let lacks_machine = scripts.needs_machine(client) && ctx.shared.scripts.are_many_discarded();
+    let lacks_machine = scripts.needs_machine(client) && ctx.shared.scripts().are_many_discarded();
     if lacks_machine && scripts.has(client) && !is_killed {
         return Err(YIELDS); // interpreters::S5
     }
@@ -314,7 +314,7 @@ fn drop_run(ctx: &mut Context<'_>) -> Done {
 /// The script runs no more.
 fn give_up(ctx: &mut Context<'_>, mut running: Box<Running>) {
     if let Some(long) = &running.long {
-        ctx.shared.scripts.end_long(long);
+        ctx.shared.scripts().end_long(long);
     }
     end_run(ctx, &mut running);
 }
@@ -363,7 +363,7 @@ fn run_to_its_end(
             if let Err(failure) = &ended
                 && failure.cold().is_some()
             {
-                ctx.client.parking.get_or_insert_default().wanted = guard.pin().take_colds();
+                ctx.client.parking.want_all(guard.pin().take_colds());
             }
             ctx.settle(&mut guard);
             ended
@@ -423,7 +423,7 @@ fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) ->
         return Err(YIELDS);
     }
     if running.long.is_none() {
-        let scripts = &ctx.shared.scripts;
+        let scripts = ctx.shared.scripts();
         let long = scripts.begin_long(call.program, ctx.request.args, running.started);
         running.long = Some(long);
     }
@@ -470,7 +470,11 @@ fn attempt(
 ) -> Result<Ended, Failure> {
     check_place(ctx, guard, &mut running.placed)?;
     let program = (call.program, call.flags);
-    if running.is_outdated(ctx.shared.commands.tables(), ctx.client.user(), program) {
+    if running.is_outdated(
+        ctx.shared.commands.tables(),
+        ctx.client.login().user(),
+        program,
+    ) {
         // L4: it was suspended. It fails if that goes on and on.
         drafted::check_time(ctx, &running.conflicts)?;
         running.conflicts.lose(running.ran);
@@ -540,7 +544,7 @@ fn commit(
             level.max(ctx.local.level_of_table(ctx.shared, *table))
         });
         if guard.order().has_position() {
-            ctx.client.settle(guard, level.max(Level::Memory));
+            ctx.client.wait.settle(guard, level.max(Level::Memory));
         }
     }
     Ok(holds)
@@ -593,7 +597,7 @@ fn drive(
         event = machine.resume(answer);
     };
     running.machine = Some(machine);
-    running.db = ctx.client.db;
+    running.db = ctx.client.db();
     outside.leave(ctx);
     driven
 }
@@ -648,15 +652,16 @@ fn command_in(
     };
     if let Some(db) = places::named(spec.names, &args).into_iter().find(|db| {
         ctx.local
-            .exec_dbs
+            .exec
+            .dbs()
             .is_some_and(|dbs| dbs[usize::from(*db)].is_none())
     }) && ctx.shared.membership().is_none()
     {
         return Ok(Called::NeedsTable(db));
     }
-    ctx.table = match ctx.client.db {
+    ctx.table = match ctx.client.db() {
         Db::Number(db) => {
-            let dbs = ctx.local.exec_dbs.unwrap_or_default();
+            let dbs = ctx.local.exec.dbs().copied().unwrap_or_default();
             dbs[usize::from(db)].unwrap_or(DROPPED)
         }
         Db::Table(table) => table,
@@ -669,11 +674,11 @@ fn command_in(
         Err(text) => return Ok(Called::Replied(error(&text))),
     };
     let (table, mut out) = (ctx.table, Vec::new());
-    ctx.client.protocol = if resp3 {
+    ctx.client.reply_in(if resp3 {
         Protocol::Resp3
     } else {
         Protocol::Resp2
-    };
+    });
     if ctx.shared.commands.gate() & global::MONITORED != 0 {
         monitor::feed_script(ctx.shared, ctx.client, spec, &args);
     }
@@ -690,7 +695,10 @@ fn command_in(
     };
     run::run_in_script(&mut inner, permit, guard)?;
     if spec.has(flag::PUBLISHES) && out.first() == Some(&b':') {
-        let receivers = ctx.shared.pubsub.receivers(args.get(1).unwrap_or_default());
+        let receivers = ctx
+            .shared
+            .pubsub()
+            .receivers(args.get(1).unwrap_or_default());
         out = format!(":{receivers}\r\n").into_bytes();
     }
     Ok(Called::Replied(out))
@@ -723,7 +731,7 @@ fn admit(
         Err(Refusal::Denied(denied)) => {
             acl::note_denied(ctx.shared, ctx.client, spec, args, denied, "lua");
             audit::record(ctx.shared, ctx.client, spec, args, Audited::Denied);
-            let user = ctx.client.user_name();
+            let user = ctx.client.login().user_name();
             let text = denial_text(denied, user, spec.name);
             let text = text.strip_prefix("NOPERM ").unwrap_or(&text);
             return Ok(Err(format!("NOPERM ACL failure in script: {text}")));
@@ -738,10 +746,10 @@ fn admit(
     let is_first = guard.draft().is_none_or(|draft| draft.is_empty());
     if spec.has(flag::DENYOOM) && !allows_oom && is_first && guard.pin().is_full() {
         let text = "OOM command not allowed when used memory > 'maxmemory'.";
-        ctx.shared.note_if_full("OOM", text);
+        ctx.shared.figures.refusals().note_if_full("OOM", text);
         return Ok(Err(text.to_owned()));
     }
-    if spec.is_audited(ctx.local.audited) {
+    if spec.is_audited(ctx.local.audited()) {
         audit::record(ctx.shared, ctx.client, spec, args, Audited::Allowed);
     }
     match place(ctx, guard, request) {
@@ -762,10 +770,10 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
         true => ALONE_MAX,
         false => IN_ONE_GO_MAX,
     };
-    if ctx.local.scripts_took >= took_max {
+    if ctx.local.exec.scripts_took() >= took_max {
         return Err(Abandoned::Failed(TOO_LONG_IN_EXEC.into()).into());
     }
-    let (started, before) = (clock::thread_time(), ctx.local.scripts_took);
+    let (started, before) = (clock::thread_time(), ctx.local.exec.scripts_took());
     let slice = ctx.local.scripts.first_slice();
     let (mut running, _) = begin(ctx, call, slice)?;
     let ended = loop {
@@ -785,7 +793,9 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
         }
     };
     end_run(ctx, &mut running);
-    ctx.local.scripts_took = before + clock::thread_time() - started;
+    ctx.local
+        .exec
+        .set_scripts_took(before + clock::thread_time() - started);
     answer(ctx, &ended?);
     Ok(())
 }

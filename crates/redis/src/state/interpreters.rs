@@ -223,7 +223,7 @@ pub(crate) struct Command {
 impl Scripts {
     /// An interpreter. `None`: the system has no memory for one.
     pub(crate) fn machine(&mut self, shared: &Shared, limits: Limits) -> Option<Interpreter> {
-        let (generation, memory_bytes) = (shared.scripts.generation(), limits.memory_bytes);
+        let (generation, memory_bytes) = (shared.scripts().generation(), limits.memory_bytes);
         let is_new =
             |it: &Interpreter| (it.generation, it.memory_bytes) == (generation, memory_bytes);
         self.idle.retain(is_new);
@@ -246,9 +246,9 @@ impl Scripts {
         // A script that is stopped may leave a library half loaded, or its values in globals.
         let is_stopped = machine.is_busy();
         machine.stop();
-        let is_old = machine.generation != shared.scripts.generation();
+        let is_old = machine.generation != shared.scripts().generation();
         if machine.is_heavy() || is_stopped || is_old {
-            shared.scripts.discard(machine.machine);
+            shared.scripts().discard(machine.machine);
         } else if self.idle.len() < IDLE_MAX {
             self.idle.push(machine);
         }
@@ -491,7 +491,7 @@ impl Scripts {
         }
         if let Some(running) = self.take(client) {
             if let Some(long) = &running.long {
-                shared.scripts.end_long(long);
+                shared.scripts().end_long(long);
             }
             if let Some(machine) = running.machine {
                 self.give_back(shared, machine);

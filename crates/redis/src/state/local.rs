@@ -2,26 +2,26 @@
 //! settings.
 
 use super::client::Client;
-use super::db::DBS;
 use super::progress::Progress;
 use crate::figures::counters::{CommandCounters, ThreadCommands, ThreadCounters};
 use crate::figures::error_names;
-use crate::figures::meter::Meter;
-use crate::membership::ViewCache;
+use crate::figures::timing::Timing;
+use crate::membership::{Membership, ViewCache};
 use crate::state::interpreters::Scripts;
 use crate::state::pubsub::subscribers::Subscribers;
+use crate::state::transaction::exec::RunningExec;
 use crate::state::transaction::queue::Spare;
-use crate::state::transaction::run::ExecRun;
 use crate::state::{ConfigCache, Shared};
 use duramen_base::ids::Level;
 use duramen_base::random::Random;
 use duramen_base::waiters::{Ticket, WaitKey};
 use duramen_config::ServerConfig;
-use duramen_engine::{KeyHash, TableId, TypedWrite};
+use duramen_engine::{Guard, KeyHash, TableId, TypedWrite};
+use duramen_node::View;
 use duramen_types::Type;
 use duramen_types::stream::{Id, Place};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A place in a stream that this thread has searched.
 #[derive(Default)]
@@ -36,58 +36,45 @@ pub(crate) struct StreamPlace {
     pub(crate) searches: u32,
 }
 
+/// Memory that commands use in turn. Each takes what it needs, and gives it back empty.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    pub(crate) locks: Vec<(TableId, KeyHash)>,
+    /// Hashes of a command that has more keys than a batch.
+    pub(crate) hashes: Vec<KeyHash>,
+    /// Bytes that a command collects before it can write them.
+    pub(crate) scratch: Vec<u8>,
+}
+
 pub(crate) struct Local {
     thread: usize,
     config: ConfigCache,
-    pub(crate) random: Random,
+    random: Random,
     /// The clients of this thread that have subscriptions.
     pub(crate) subscribers: Subscribers,
-    slow_us: i64,
-    /// The time from which on `LATENCY` records a command, and the shorter of it and the limit of
-    /// the slow log.
-    event_from: Duration,
-    noted_from: Duration,
     /// Work that the bytes of the entries do not show (pace::P3), as a number of bytes.
-    pub(crate) work: u64,
+    work: u64,
     /// The server has a second tier.
-    pub(crate) tier: bool,
+    tier: bool,
     /// The classes of requests that the audit log records; 0 = none.
-    pub(crate) audited: u32,
-    /// A command of a transaction is running.
-    pub(crate) in_exec: bool,
-    /// Number of objects that walks of the running EXEC have visited.
-    pub(crate) walked: usize,
-    /// The tables behind the databases, as the running EXEC found them under its guard. It creates
-    /// none: it would wait for its own open group.
-    pub(crate) exec_dbs: Option<[Option<TableId>; DBS]>,
+    audited: u32,
+    pub(crate) exec: RunningExec,
     /// The progress of the command that combines values; `None`: it does so in one go.
-    pub(crate) progress: Option<Progress>,
+    progress: Option<Progress>,
     /// The place from which the last reader of a stream has read that waited.
-    pub(crate) stream_place: Option<StreamPlace>,
-    /// The suspended run of the EXEC that runs, before it goes on and after it has stopped.
-    pub(crate) exec_run: Option<Box<ExecRun>>,
+    stream_place: Option<StreamPlace>,
     /// This thread's copy of the member's view.
-    pub(crate) views: ViewCache,
+    views: ViewCache,
     /// Limit for the output of a client (`output-limit`).
-    pub(crate) output_bytes_max: usize,
-    /// Time of the group's commands that the slow log timed one by one.
-    pub(crate) timed_ns: u64,
-    /// Divides the group's time among commands, and the start of that time.
-    pub(crate) meter: Meter,
-    metered_since: Instant,
-    pub(crate) locks: Vec<(TableId, KeyHash)>,
+    output_bytes_max: usize,
+    pub(crate) timing: Timing,
+    pub(crate) buffers: Buffers,
     /// Tables of transactions.
-    pub(crate) spare: Spare,
+    spare: Spare,
     /// Clients of this thread that wait for elements, and must look again.
-    pub(crate) woken: Vec<u64>,
-    /// Hashes of a command that has more keys than a batch.
-    pub(crate) hashes: Vec<KeyHash>,
+    woken: Vec<u64>,
     /// The thread's interpreters of scripts.
     pub(crate) scripts: Scripts,
-    /// Time that the scripts of the running EXEC have taken.
-    pub(crate) scripts_took: Duration,
-    /// Bytes that a command collects before it can write them.
-    pub(crate) scratch: Vec<u8>,
 }
 
 impl Local {
@@ -95,32 +82,21 @@ impl Local {
         Local {
             thread,
             config: ConfigCache::new(shared),
-            random: Random::new(shared.started_unix_ms ^ ((thread as u64 + 1) << 48)),
+            random: Random::new(shared.figures.started_unix_ms() ^ ((thread as u64 + 1) << 48)),
             subscribers: Subscribers::new(thread),
-            slow_us: i64::MAX,
-            event_from: Duration::MAX,
-            noted_from: Duration::MAX,
             work: 0,
             tier: false,
             audited: 0,
-            in_exec: false,
-            walked: 0,
-            exec_dbs: None,
-            exec_run: None,
+            exec: RunningExec::default(),
             progress: None,
             stream_place: None,
             views: ViewCache::default(),
             output_bytes_max: shared.config().output_limit_bytes,
-            timed_ns: 0,
-            meter: Meter::new(),
-            metered_since: Instant::now(),
-            locks: Vec::new(),
+            timing: Timing::new(),
+            buffers: Buffers::default(),
             spare: Spare::default(),
             woken: Vec::new(),
-            hashes: Vec::new(),
             scripts: Scripts::default(),
-            scripts_took: Duration::ZERO,
-            scratch: Vec::new(),
         }
     }
 
@@ -161,7 +137,7 @@ impl Local {
                     kind: first,
                 };
                 let wake = |ticket| self.show_again(shared, ticket);
-                shared.waiters.wake(key, wake);
+                shared.waiters().wake(key, wake);
             }
         }
     }
@@ -170,62 +146,44 @@ impl Local {
     #[cold]
     pub(crate) fn wake_table(&mut self, shared: &Shared, table: TableId) {
         let wake = |ticket| self.show_again(shared, ticket);
-        shared.waiters.wake_table(table.0, wake);
+        shared.waiters().wake_table(table.0, wake);
     }
 
     #[cold]
     fn show_again(&mut self, shared: &Shared, ticket: Ticket) {
         match ticket.thread as usize == self.thread {
             true => self.woken.push(ticket.client),
-            false => shared.show_again(ticket),
+            false => shared.threads.show_again(ticket),
         }
     }
 
     /// Reads the settings once for the whole group.
     pub(crate) fn begin_group(&mut self, shared: &Shared, now: Instant) {
         self.tier = shared.tier().is_some();
-        self.audited = shared.audit.classes();
+        self.audited = shared.audit().classes();
         let config = self.config.get(shared);
         self.output_bytes_max = config.output_limit_bytes;
-        self.slow_us = match config.slow.log_slower_than_us {
-            off if off < 0 => i64::MAX,
-            limit_us => limit_us,
-        };
-        self.event_from = match config.slow.event_ms {
-            0 => Duration::MAX,
-            ms => Duration::from_millis(ms),
-        };
-        self.noted_from = self
-            .event_from
-            .min(Duration::from_micros(self.slow_us.unsigned_abs()));
-        self.metered_since = now;
-        self.meter.start();
+        self.timing.begin(config, now);
     }
 
     /// Ends the group: counts the time of its commands.
     pub(crate) fn end_group(&mut self, shared: &Shared, now: Instant) {
-        let elapsed_ns = now.duration_since(self.metered_since).as_nanos() as u64;
         let commands = &shared.commands.threads[self.thread].commands;
-        self.meter.end(elapsed_ns, |number, requests, ns| {
-            if let Some(command) = commands.get(number) {
-                let times = command.times.get_or_init(Box::default);
-                times.record_all(ns, requests);
-            }
-        });
+        self.timing.end(commands, now);
     }
 
     /// For a command that reports or resets counters: counts the requests before it in its group.
     pub(crate) fn count_up_to_now(&mut self, shared: &Shared, command: usize) {
-        let now = Instant::now();
-        self.end_group(shared, now);
-        self.metered_since = now;
-        self.meter.start();
-        self.meter.begin(command);
+        let commands = &shared.commands.threads[self.thread].commands;
+        self.timing.count_up_to_now(commands, command);
     }
 
     /// Counts an error reply with this text.
     pub(crate) fn note_error(&self, shared: &Shared, text: &str) {
-        shared.note_if_full(error_names::code(text), text);
+        shared
+            .figures
+            .refusals()
+            .note_if_full(error_names::code(text), text);
         self.note_error_of_script(shared, text);
     }
 
@@ -236,7 +194,7 @@ impl Local {
         let code = error_names::code(text);
         let place = match error_names::position(code) {
             Some(place) => place,
-            None if shared.error_codes.count(code) => return,
+            None if shared.figures.error_codes().count(code) => return,
             None => 0,
         };
         if let Some(counter) = self.state(shared).errors.get(place) {
@@ -244,21 +202,93 @@ impl Local {
         }
     }
 
-    /// Limit of the slow log in microseconds, `i64::MAX` = off.
+    /// The view for a request that runs under this guard (membership::M1).
     #[inline]
-    pub(crate) fn slow_us(&self) -> i64 {
-        self.slow_us
+    pub(crate) fn view(&mut self, member: &Membership, guard: &mut Guard<'_>) -> &Arc<View> {
+        if !self.views.is_current(member) {
+            guard.pin_mut().renew();
+        }
+        self.views.get(member)
     }
 
-    /// The time from which on `LATENCY` records a command; [`Duration::MAX`] = never.
-    pub(crate) fn event_from(&self) -> Duration {
-        self.event_from
+    /// The view for commands that only report it.
+    pub(crate) fn view_to_tell(&mut self, member: &Membership) -> &Arc<View> {
+        self.views.get(member)
     }
 
-    /// The time from which on a command is recorded, by the slow log or by `LATENCY`.
+    /// The view that was used last.
+    pub(crate) fn last_view(&self) -> &View {
+        self.views.last()
+    }
+
     #[inline]
-    pub(crate) fn noted_from(&self) -> Duration {
-        self.noted_from
+    pub(crate) fn random(&mut self) -> &mut Random {
+        &mut self.random
+    }
+
+    /// Work of the group that the bytes of the entries do not show (pace::P3).
+    #[inline]
+    pub(crate) fn work(&self) -> u64 {
+        self.work
+    }
+
+    /// A command has done such work.
+    pub(crate) fn add_work(&mut self, bytes: u64) {
+        self.work += bytes;
+    }
+
+    /// Whether the server has a second tier.
+    #[inline]
+    pub(crate) fn has_tier(&self) -> bool {
+        self.tier
+    }
+
+    /// The classes of requests that the audit log records; 0 = none.
+    #[inline]
+    pub(crate) fn audited(&self) -> u32 {
+        self.audited
+    }
+
+    /// Limit for the output of a client (`output-limit`).
+    #[inline]
+    pub(crate) fn output_bytes_max(&self) -> usize {
+        self.output_bytes_max
+    }
+
+    /// Tables of transactions.
+    pub(crate) fn spare(&mut self) -> &mut Spare {
+        &mut self.spare
+    }
+
+    /// The progress of the command that combines values; `None`: it does so in one go.
+    pub(crate) fn take_progress(&mut self) -> Option<Progress> {
+        self.progress.take()
+    }
+
+    pub(crate) fn keep_progress(&mut self, progress: Option<Progress>) {
+        self.progress = progress;
+    }
+
+    /// The place from which the last reader of a stream has read that waited.
+    pub(crate) fn stream_place(&self) -> Option<&StreamPlace> {
+        self.stream_place.as_ref()
+    }
+
+    /// That place, to be overwritten.
+    pub(crate) fn stream_place_mut(&mut self) -> &mut StreamPlace {
+        self.stream_place.get_or_insert_default()
+    }
+
+    /// Whether clients of this thread were woken, and must look again.
+    #[inline]
+    pub(crate) fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+
+    /// Takes the clients of this thread that were woken.
+    #[inline]
+    pub(crate) fn take_woken(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.woken)
     }
 
     #[inline]

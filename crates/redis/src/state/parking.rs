@@ -1,19 +1,23 @@
-//! State that a connection keeps for requests that wait for entries on flash, or that run in parts.
+//! State that a connection keeps for requests that wait for entries on flash, or that run in parts
+//! (`command::cold`). All that it keeps for the request is dropped with the request's end
+//! (computed::C4).
 
 use super::conflicts::Conflicts;
 use super::progress::Progress;
-use crate::flash::unfetched::Unfetched;
+use crate::flash::unfetched::{Unfetched, bytes_of};
 use crate::threads::clients::ClientRecord;
 use duramen_acl::Users;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::TableId;
-use duramen_engine::flash::Cold;
+use duramen_engine::flash::{Cold, first_within};
+use duramen_node::WhenCold;
 use std::sync::Arc;
 
 /// Progress of KEYS, RANDOMKEY, CLIENT LIST or ACL LIST.
 #[derive(Default)]
 pub(crate) struct Walk {
     /// The table behind its database when the walk began.
-    pub(super) table: Option<TableId>,
+    table: Option<TableId>,
     pub(crate) cursor: u64,
     pub(crate) keys: usize,
     /// The replies of these keys, or the key that RANDOMKEY has drawn.
@@ -28,33 +32,288 @@ pub(crate) struct Walk {
     pub(crate) users: Option<Arc<Users>>,
 }
 
+/// How often a request may give up its lent entries. Entries that are cleaned meanwhile have moved,
+/// and their old copies are of no use.
+const GIVEN_UP_MAX: u32 = 16;
+/// Maximum entries that a walk in parts requests at once.
+const PART_ENTRIES_MAX: usize = 16;
+
 /// Entries that a client's parked requests need, and the state kept for these requests.
 #[derive(Default)]
-pub(crate) struct Parking {
+struct Parking {
     /// Those that the first request has noted when it looked last.
-    pub(crate) wanted: Vec<Cold>,
+    wanted: Vec<Cold>,
     /// Entries for the requests behind, and their bytes.
-    pub(crate) ahead: Vec<Cold>,
-    pub(crate) ahead_bytes: usize,
+    ahead: Vec<Cold>,
+    ahead_bytes: usize,
     /// Entries that were not fetched, with the reason.
-    pub(crate) failed: Vec<(Cold, Unfetched)>,
+    failed: Vec<(Cold, Unfetched)>,
     /// The walk of KEYS and its like (cold::C4).
-    pub(super) walk: Option<Walk>,
+    walk: Option<Walk>,
     /// The progress of a command that combines values (computed::C2).
-    pub(super) combined: Option<Progress>,
+    combined: Option<Progress>,
     /// The runs of SORT that were in vain.
-    pub(super) conflicts: Conflicts,
-    /// See `Client::take_progress`.
-    pub(super) progressed: bool,
+    conflicts: Conflicts,
+    /// See [`Parked::take_progress`].
+    progressed: bool,
     /// Monitors have been sent the parked request.
-    pub(crate) monitored: bool,
+    monitored: bool,
     /// The parked request is in the audit log.
-    pub(crate) audited: bool,
+    audited: bool,
     /// Bytes that were lent for the parked request.
-    pub(super) lent: usize,
+    lent: usize,
     /// A walk needs more entries than may be fetched at once: it requests the first of them, and
     /// can use a part of those.
-    pub(crate) in_parts: bool,
+    in_parts: bool,
     /// How often its lent entries were given up because there was no room for more beside them.
-    pub(super) given_up: u32,
+    given_up: u32,
+}
+
+/// What is kept for a client's requests; none, if none of them waits for flash or runs in parts.
+#[derive(Default)]
+pub struct Parked(Option<Box<Parking>>);
+
+impl Parked {
+    /// Whether the parked request can use the first of its entries without the rest.
+    pub fn takes_part(&self) -> bool {
+        self.0.as_ref().is_some_and(|parking| parking.in_parts)
+    }
+
+    /// As [`takes_part`](Self::takes_part), for a walk that runs now; the flag is cleared, and set
+    /// again if the walk parks again.
+    pub(crate) fn take_in_parts(&mut self) -> bool {
+        let parking = self.0.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.in_parts))
+    }
+
+    /// Its first request has ended, or has no use for its lent entries.
+    pub fn needs_nothing_lent(&mut self) {
+        if let Some(parking) = &mut self.0 {
+            parking.given_up = 0;
+        }
+    }
+
+    /// Gives up the request's lent entries, to make room. The request requests those that it still
+    /// needs again. False: it has given them up too often.
+    pub fn may_give_up(&mut self) -> bool {
+        let parking = self.0.get_or_insert_default();
+        parking.given_up += 1;
+        parking.given_up <= GIVEN_UP_MAX
+    }
+
+    /// Whether requests wait for flash or run in parts.
+    #[inline]
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The request needs another entry.
+    pub(crate) fn want(&mut self, cold: Cold) {
+        self.0.get_or_insert_default().wanted.push(cold);
+    }
+
+    /// The request needs these entries, and no others.
+    pub(crate) fn want_all(&mut self, wanted: Vec<Cold>) {
+        self.0.get_or_insert_default().wanted = wanted;
+    }
+
+    /// The request looks again for the entries that it needs.
+    pub(crate) fn want_none(&mut self) {
+        if let Some(parking) = &mut self.0 {
+            parking.wanted.clear();
+        }
+    }
+
+    /// A step of a walk needs these entries. Notes only the first of them if all are larger than
+    /// `most` (cold::C3), or were for the previous steps (`in_parts`,
+    /// [`take_in_parts`](Self::take_in_parts)).
+    pub(crate) fn want_for_walk(&mut self, mut wanted: Vec<Cold>, most: usize, in_parts: bool) {
+        let parking = self.0.get_or_insert_default();
+        let failed = parking.failed.len();
+        parking
+            .failed
+            .retain(|(_, why)| !matches!(why, Unfetched::TooMuch(_)));
+        parking.in_parts = in_parts || parking.failed.len() < failed || bytes_of(&wanted) > most;
+        if parking.in_parts {
+            let lengths = wanted.iter().map(|cold| cold.span().1);
+            let first = first_within(lengths.take(PART_ENTRIES_MAX), most);
+            wanted.truncate(first);
+        }
+        parking.wanted = wanted;
+    }
+
+    /// Takes the entries that the request needs.
+    pub(crate) fn take_own_wanted(&mut self) -> Vec<Cold> {
+        let parking = self.0.as_mut();
+        parking.map_or_else(Vec::new, |parking| std::mem::take(&mut parking.wanted))
+    }
+
+    /// A request behind the parked one needs an entry. False: there is no `room` for it.
+    pub(crate) fn want_ahead(&mut self, cold: Cold, room: usize) -> bool {
+        let parking = self.0.get_or_insert_default();
+        let bytes = parking.ahead_bytes + cold.span().1;
+        let fits = bytes <= room;
+        if fits {
+            parking.ahead.push(cold);
+            parking.ahead_bytes = bytes;
+        }
+        fits
+    }
+
+    /// Takes the entries that must be fetched before its requests are presented again: those for
+    /// the parked request, and those for the requests behind it.
+    pub fn take_wanted(&mut self) -> (Vec<Cold>, Vec<Cold>) {
+        let Some(parking) = &mut self.0 else {
+            return (Vec::new(), Vec::new());
+        };
+        let needed = std::mem::take(&mut parking.wanted);
+        parking.ahead_bytes = 0;
+        (needed, std::mem::take(&mut parking.ahead))
+    }
+
+    /// Notes entries that could not be fetched: requests that still need them get an error.
+    pub fn could_not_fetch(&mut self, failed: Vec<(Cold, Unfetched)>) {
+        self.0.get_or_insert_default().failed = failed;
+    }
+
+    /// Its request is presented again, and was shown to monitors, or written into the audit log:
+    /// that is not done once more.
+    #[cold]
+    pub(crate) fn note_reported(&mut self, is_monitored: bool, is_audited: bool) {
+        let parking = self.0.get_or_insert_default();
+        parking.monitored = is_monitored;
+        parking.audited = is_audited;
+    }
+
+    /// Clears the state. To be called when no request waits for flash or runs in parts.
+    #[inline]
+    pub fn end(&mut self) {
+        self.0 = None;
+    }
+
+    /// The walk of the request that was presented again. A new walk, if there is none or another
+    /// table is behind the database now.
+    pub(crate) fn take_walk(&mut self, table: TableId) -> Walk {
+        let parking = self.0.as_mut();
+        parking
+            .and_then(|parking| parking.walk.take())
+            .filter(|walk| walk.table == Some(table))
+            .unwrap_or_else(|| Walk {
+                table: Some(table),
+                ..Walk::default()
+            })
+    }
+
+    /// The progress of the request that was presented again, with values of this table.
+    pub(crate) fn take_values(&mut self, table: TableId) -> Option<Progress> {
+        let kept = self.0.as_mut()?.combined.take();
+        kept.filter(|progress| progress.table == Some(table))
+    }
+
+    pub(crate) fn keep_values(&mut self, progress: Progress) {
+        self.0.get_or_insert_default().combined = Some(progress);
+    }
+
+    /// The runs in vain of the request that was presented again.
+    pub(crate) fn take_conflicts(&mut self) -> Conflicts {
+        let parking = self.0.as_mut();
+        parking.map_or_else(Conflicts::default, |parking| {
+            std::mem::take(&mut parking.conflicts)
+        })
+    }
+
+    pub(crate) fn keep_conflicts(&mut self, conflicts: Conflicts) {
+        self.0.get_or_insert_default().conflicts = conflicts;
+    }
+
+    pub(crate) fn keep_walk(&mut self, mut walk: Walk) {
+        let parking = self.0.get_or_insert_default();
+        parking.progressed = std::mem::take(&mut walk.moved);
+        parking.walk = Some(walk);
+    }
+
+    /// The request has no more use for its lent entries.
+    pub(crate) fn comes_further(&mut self) {
+        self.0.get_or_insert_default().progressed = true;
+    }
+
+    /// Whether the parked request made progress before: then it has no more use for its lent
+    /// entries.
+    pub fn take_progress(&mut self) -> bool {
+        let parking = self.0.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.progressed))
+    }
+
+    /// computed::C4: a request has ended; the next one of the same turn keeps nothing of it.
+    #[inline]
+    pub(crate) fn forget_kept(&mut self) {
+        if let Some(parking) = &mut self.0
+            && !has_bug(Bug::ProgressOutlivesRequests)
+        {
+            parking.walk = None;
+            parking.combined = None;
+            parking.conflicts = Conflicts::default();
+            parking.in_parts = false;
+            (parking.monitored, parking.audited) = (false, false);
+        }
+    }
+
+    /// Whether monitors were sent the request already, when it was presented before.
+    pub(crate) fn take_monitored(&mut self) -> bool {
+        let parking = self.0.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.monitored))
+    }
+
+    /// As [`take_monitored`](Self::take_monitored), for the audit log.
+    pub(crate) fn take_audited(&mut self) -> bool {
+        let parking = self.0.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.audited))
+    }
+
+    /// Notes the bytes lent for the request that is presented again.
+    pub fn was_lent(&mut self, bytes: usize) {
+        let parking = self.0.get_or_insert_default();
+        parking.lent = bytes;
+        parking.failed.clear(); // these are of an earlier time
+    }
+
+    /// Bytes lent for the first request of its turn; 0 for the requests behind it (`executed`).
+    #[inline]
+    pub fn lent_bytes(&self, executed: usize) -> usize {
+        let parking = self.0.as_ref().filter(|_| executed == 0);
+        parking.map_or(0, |parking| parking.lent)
+    }
+
+    /// Parks a native request that needs these entries. `Some`: it may not wait, because they could
+    /// not be fetched, or are too large together with its lent entries (cold::C3, cold::C4). It
+    /// must be answered accordingly.
+    #[cold]
+    pub fn park_native(
+        &mut self,
+        executed: usize,
+        wanted: Vec<Cold>,
+        most: usize,
+    ) -> Option<WhenCold> {
+        match self.failure_of(&wanted) {
+            Some(Unfetched::Unreadable(_)) => return Some(WhenCold::Fails),
+            Some(Unfetched::TooMuch(_)) => return Some(WhenCold::Retries),
+            None => {}
+        }
+        let lent = self.lent_bytes(executed);
+        if lent > 0 && lent + bytes_of(&wanted) > most {
+            return Some(WhenCold::Retries);
+        }
+        let parking = self.0.get_or_insert_default();
+        parking.wanted = wanted;
+        parking.in_parts = true; // an answer with objects may end anywhere
+        None
+    }
+
+    pub(crate) fn failure_of(&self, wanted: &[Cold]) -> Option<&Unfetched> {
+        let parking = self.0.as_ref()?;
+        let failed = parking.failed.iter();
+        let mut met =
+            failed.filter(|(failed, _)| wanted.iter().any(|cold| cold.key() == failed.key()));
+        met.next().map(|(_, why)| why)
+    }
 }

@@ -38,8 +38,8 @@ pub struct ClientRecord {
     pub table: AtomicU32,
     /// RESP version, 2 or 3. Written by the executor.
     pub protocol: AtomicU32,
-    /// Flags that the executor defines (MULTI, MONITOR, NO-TOUCH …). Written by the executor.
-    pub flags: AtomicU32,
+    /// See [`shown`]. Written by the executor.
+    flags: AtomicU32,
     /// Requests queued by MULTI, and keys watched. Written by the executor.
     pub queued: AtomicU32,
     pub watched: AtomicU32,
@@ -49,7 +49,7 @@ pub struct ClientRecord {
     redirect: AtomicI64,
     /// One of its commands waits for an event (WAIT, SAVE), or for the end of a pause. Written by
     /// the reactor.
-    pub is_blocked: AtomicBool,
+    is_blocked: AtomicBool,
     /// Whether its request waits for elements, as `key_wait_state` says. Written by the executor,
     /// and by CLIENT UNBLOCK on any thread, which then tells the client's thread.
     pub key_wait: AtomicU8,
@@ -59,6 +59,18 @@ pub struct ClientRecord {
     /// The certificate that the client showed; empty: none.
     certificate: OnceLock<Box<Description>>,
     text: Mutex<ClientText>,
+}
+
+/// Bits of [`ClientRecord::show`], for `CLIENT LIST`.
+pub mod shown {
+    pub(crate) const MULTI: u32 = 1;
+    pub(crate) const MONITOR: u32 = 1 << 1;
+    pub(crate) const NO_EVICT: u32 = 1 << 2;
+    pub(crate) const NO_TOUCH: u32 = 1 << 3;
+    pub(crate) const PUBSUB: u32 = 1 << 4;
+    pub(crate) const TRACKS: u32 = 1 << 5;
+    pub(crate) const BROADCASTS: u32 = 1 << 6;
+    pub const BROKEN_REDIRECT: u32 = 1 << 7;
 }
 
 /// Values of [`ClientRecord::key_wait`].
@@ -176,6 +188,28 @@ impl ClientRecord {
 
     pub(crate) fn shown_redirect(&self) -> i64 {
         self.redirect.load(Ordering::Relaxed)
+    }
+
+    /// Sets a flag, or clears it.
+    pub fn show(&self, flag: u32, on: bool) {
+        let flags = self.flags.load(Ordering::Relaxed);
+        let flags = if on { flags | flag } else { flags & !flag };
+        self.flags.store(flags, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn shows(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    #[inline]
+    pub fn monitors(&self) -> bool {
+        self.shows(shown::MONITOR)
+    }
+
+    /// A command waits for its own event, or for the end of a pause.
+    pub fn note_blocked(&self, is_blocked: bool) {
+        self.is_blocked.store(is_blocked, Ordering::Relaxed);
     }
 
     /// Whether it has subscriptions.

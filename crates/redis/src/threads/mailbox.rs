@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A message from any thread to a reactor.
 #[derive(Clone, Debug)]
 pub enum Message {
-    /// Check the settings, `Shared::stopping`, and paused clients again.
+    /// Check the settings, `Watch::stopping`, and paused clients again.
     Wake,
     /// There was a commit, or a snapshot ended: look at the replies that wait for it.
     Committed,

@@ -12,7 +12,9 @@
 //! roughly the current state, and nothing else depends on it. [`Ending`] is locked at the start and
 //! the end of threads and of the server.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use super::thread::ThreadShared;
+use duramen_config::clock;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,6 +50,113 @@ impl Beat {
             0 => None,
             at_ms => Some(now_ms.saturating_sub(at_ms)),
         }
+    }
+}
+
+/// A thread that has not come back to its loop for this long, in milliseconds, is stuck. The
+/// requests of one client take less than 10 ms, and no thread waits in its loop for a disk or the
+/// cluster.
+const STUCK_AFTER_MS: u64 = 5_000;
+
+/// The supervision of all threads of a server.
+pub struct Watch {
+    /// Of a member: the thread that stores replicas for others, and the thread that talks to the
+    /// cluster.
+    keeper: Beat,
+    node: Beat,
+    stop: AtomicU8,
+    /// The reactor threads that run.
+    ending: Arc<Ending>,
+    /// See `STUCK_AFTER_MS`; tests set a shorter time.
+    stuck_after_ms: AtomicU64,
+}
+
+impl Default for Watch {
+    fn default() -> Watch {
+        Watch {
+            keeper: Beat::default(),
+            node: Beat::default(),
+            stop: AtomicU8::new(Stop::No as u8),
+            ending: Arc::default(),
+            stuck_after_ms: AtomicU64::new(STUCK_AFTER_MS),
+        }
+    }
+}
+
+impl Watch {
+    /// The loop of a member's thread that stores replicas for others.
+    pub fn keeper(&self) -> &Beat {
+        &self.keeper
+    }
+
+    /// The loop of a member's thread that talks to the cluster.
+    pub fn node(&self) -> &Beat {
+        &self.node
+    }
+
+    pub fn ending(&self) -> &Arc<Ending> {
+        &self.ending
+    }
+
+    /// Requests the server's stop. A later stop never becomes milder. The caller wakes the threads.
+    pub(crate) fn stop(&self, how: Stop) {
+        // Release: pairs with Acquire in `stopping`.
+        self.stop.fetch_max(how as u8, Ordering::Release);
+        self.ending.stop(how);
+    }
+
+    #[inline]
+    pub fn stopping(&self) -> Stop {
+        match self.stop.load(Ordering::Acquire) {
+            0 => Stop::No,
+            1 => Stop::Graceful,
+            _ => Stop::AtOnce,
+        }
+    }
+
+    pub fn stuck_after_ms(&self) -> u64 {
+        self.stuck_after_ms.load(Ordering::Relaxed)
+    }
+
+    /// For tests: the time from which on a thread is stuck.
+    pub fn set_stuck_after_ms(&self, ms: u64) {
+        self.stuck_after_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// Whether a thread is stuck. `is_member`: the server has the threads of a member too.
+    pub(crate) fn is_stuck(&self, threads: &[ThreadShared], is_member: bool) -> bool {
+        let now_ms = clock::now_ms();
+        let beats = self.beats(threads, is_member);
+        let mut away_ms = beats.filter_map(|(_, beat)| beat.away_ms(now_ms));
+        away_ms.any(|away_ms| away_ms >= self.stuck_after_ms())
+    }
+
+    /// The state of each thread, as a table. `is_member`: as for [`is_stuck`](Self::is_stuck).
+    pub(crate) fn table(&self, threads: &[ThreadShared], is_member: bool) -> String {
+        let now_ms = clock::now_ms();
+        let mut table = "thread        away_ms  state\n".to_owned();
+        for (name, beat) in self.beats(threads, is_member) {
+            let (away_ms, state) = match beat.away_ms(now_ms) {
+                None => (0, "waits for requests"),
+                Some(away_ms) if away_ms < self.stuck_after_ms() => (away_ms, "runs"),
+                Some(away_ms) => (away_ms, "has not come back to its loop"),
+            };
+            table.push_str(&format!("{name:<13} {away_ms:<8} {state}\n"));
+        }
+        table
+    }
+
+    /// The threads that others wait for, by name.
+    fn beats<'s>(
+        &'s self,
+        threads: &'s [ThreadShared],
+        is_member: bool,
+    ) -> impl Iterator<Item = (String, &'s Beat)> {
+        let reactors = threads.iter().enumerate();
+        let reactors = reactors.map(|(number, one)| (format!("reactor-{number}"), &one.beat));
+        let of_member = [("keeper", &self.keeper), ("node", &self.node)];
+        let of_member = of_member.map(|(name, beat)| (name.to_owned(), beat));
+        reactors.chain(of_member.into_iter().filter(move |_| is_member))
     }
 }
 

@@ -5,7 +5,7 @@
 //!   ([`note_reads`], tracking::table::I1). Those of a script that was suspended are remembered
 //!   again before it is committed ([`note_reads_again`]): keys that had to leave the registry
 //!   meanwhile were invalidated before its reply.
-//! - T2: [`begin`] and [`end`] alone change `Client::tracking`, its gate and its entry in the
+//! - T2: [`begin`] and [`end`] alone change the tracking of a client, its gate and its entry in the
 //!   registry (`tracking::table`) together.
 //! - T3: a client that begins to read a key does not hear of a change before, under the same guard
 //!   or in the same script, because it reads the changed value (`Guard::begin_read`). Libraries
@@ -13,14 +13,15 @@
 //!   so for ever.
 //! - T4: a script or EXEC that runs again on a new draft begins to read its keys again: before its
 //!   first read, the client is forgotten under the keys where only its run before has remembered it
-//!   ([`untrack`]). When its request has ended there are none ([`Client::end_caching`]).
+//!   ([`untrack`]). When its request has ended there are none ([`end_caching`]).
 
+use super::changes;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::flag;
 use crate::command::row::*;
 use crate::command::store_access::Access;
 use crate::state::Shared;
-use crate::state::client::{Client, gate, shown};
+use crate::state::client::Client;
 use crate::state::tracking::client::{ClientTracking, Scope};
 use crate::state::tracking::table::{Limits, PREFIX_BYTES};
 use duramen_engine::Draft;
@@ -95,7 +96,9 @@ fn parse<'a>(ctx: &Context<'a>) -> Result<Options<'a>, Failure> {
 /// not asked for.
 fn target(ctx: &Context<'_>, id: i64) -> Result<u64, Failure> {
     let user = ctx.client.record().text().user_id;
-    let found = u64::try_from(id).ok().and_then(|id| ctx.shared.client(id));
+    let found = u64::try_from(id)
+        .ok()
+        .and_then(|id| ctx.shared.threads.client(id));
     let found = found.filter(|it| it.text().user_id == user);
     found.map(|record| record.id).ok_or(Failure::Text(
         "ERR The client ID you want redirect to does not exist",
@@ -185,7 +188,7 @@ pub(crate) fn tracking(ctx: &mut Context<'_>) -> Done {
 }
 
 fn begin(ctx: &mut Context<'_>, options: &Options<'_>) -> Done {
-    let before = ctx.client.tracking.as_deref();
+    let before = ctx.client.tracking();
     check(options, before)?;
     let scope = match options {
         Options {
@@ -204,9 +207,9 @@ fn begin(ctx: &mut Context<'_>, options: &Options<'_>) -> Done {
     let (client, thread) = (ctx.client.id(), ctx.client.record().thread);
     let is_new = before.is_none();
     if is_new {
-        ctx.shared.track(client, thread)?;
+        changes::track(ctx.shared, client, thread)?;
     }
-    let registry = &ctx.shared.tracking;
+    let registry = ctx.shared.tracking();
     let limits = tracking_limits(ctx);
     if !registry.add_prefixes((client, thread), prefixes.iter(), limits) {
         if is_new {
@@ -230,15 +233,15 @@ fn begin(ctx: &mut Context<'_>, options: &Options<'_>) -> Done {
 
 /// The client tracks no more.
 pub(crate) fn end(shared: &Shared, client: &mut Client) {
-    if let Some(tracking) = client.tracking.take() {
+    if let Some(tracking) = client.tracking() {
         let prefixes = tracking.prefixes.iter();
-        shared.tracking.end(client.id(), prefixes);
+        shared.tracking().end(client.id(), prefixes);
         client.set_tracking(None);
     }
 }
 
 pub(crate) fn caching(ctx: &mut Context<'_>) -> Done {
-    let Some(tracking) = ctx.client.tracking.as_deref_mut() else {
+    let Some(tracking) = ctx.client.tracking_mut() else {
         return Err(Failure::Text(
             "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or \
              OPTOUT mode enabled",
@@ -263,19 +266,19 @@ pub(crate) fn caching(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn getredir(ctx: &mut Context<'_>) -> Done {
-    let tracking = ctx.client.tracking.as_deref();
+    let tracking = ctx.client.tracking();
     ctx.reply.integer(shown_redirect(tracking))
 }
 
 /// As replies show it: -1 = the client does not track, 0 = it gets its invalidations itself.
 fn shown_redirect(tracking: Option<&ClientTracking>) -> i64 {
-    tracking.map_or(-1, |it| it.redirect.unwrap_or_default() as i64)
+    tracking.map_or(-1, ClientTracking::shown_redirect)
 }
 
 pub(crate) fn trackinginfo(ctx: &mut Context<'_>) -> Done {
-    let tracking = ctx.client.tracking.take();
+    let tracking = ctx.client.tracking();
     let mut flags = vec![if tracking.is_some() { "on" } else { "off" }];
-    if let Some(tracking) = tracking.as_deref() {
+    if let Some(tracking) = tracking {
         match (tracking.scope, tracking.caching) {
             (Scope::Read, _) => {}
             (Scope::Broadcast, _) => flags.push("bcast"),
@@ -287,8 +290,8 @@ pub(crate) fn trackinginfo(ctx: &mut Context<'_>) -> Done {
         flags.extend(tracking.no_loop.then_some("noloop"));
         flags.extend(tracking.is_broken.then_some("broken_redirect"));
     }
-    let redirect = shown_redirect(tracking.as_deref());
-    let prefixes = tracking.iter().flat_map(|it| &it.prefixes);
+    let redirect = shown_redirect(tracking);
+    let prefixes = tracking.into_iter().flat_map(|it| &it.prefixes);
     let mut reply = ctx.reply.encoder();
     reply.map(3);
     reply.bulk(b"flags");
@@ -299,7 +302,6 @@ pub(crate) fn trackinginfo(ctx: &mut Context<'_>) -> Done {
     reply.bulk(b"prefixes");
     reply.array(prefixes.clone().count());
     prefixes.for_each(|prefix| reply.bulk(prefix));
-    ctx.client.tracking = tracking;
     Ok(())
 }
 
@@ -310,16 +312,16 @@ fn tracking_limits(ctx: &mut Context<'_>) -> Limits {
 
 /// Whether the keys that the client reads now are remembered.
 fn remembers(ctx: &Context<'_>) -> bool {
-    let tracking = ctx.client.tracking.as_ref();
+    let tracking = ctx.client.tracking();
     tracking.is_some_and(|it| it.remembers())
 }
 
 /// T4
 fn untrack(ctx: &mut Context<'_>) {
     let client = ctx.client.id();
-    if let Some(own) = &mut ctx.client.tracking {
+    if let Some(own) = ctx.client.tracking_mut() {
         for key in std::mem::take(&mut own.new_keys) {
-            ctx.shared.tracking.take_back(client, &key);
+            ctx.shared.tracking().take_back(client, &key);
         }
     }
 }
@@ -333,7 +335,7 @@ pub(crate) fn note_reads(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) -> 
         return Ok(());
     }
     if ctx.shared.commands.db_of(ctx.table).is_none() {
-        return Ok(()); // its writes are not told of (`Shared::keys_written`)
+        return Ok(()); // its writes are not told of (`changes::keys_written`)
     }
     let draft_reads = match access {
         Access::Guarded(guard) => guard.draft().map(|draft| draft.reads()),
@@ -344,8 +346,8 @@ pub(crate) fn note_reads(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) -> 
     }
     let limits = tracking_limits(ctx);
     let client = (ctx.client.id(), ctx.client.record().thread);
-    let (tracking, threads) = (&ctx.shared.tracking, &ctx.shared.threads);
-    let own = &mut ctx.client.tracking;
+    let (tracking, threads) = (ctx.shared.tracking(), &ctx.shared.threads);
+    let mut own = ctx.client.tracking_mut();
     for (n, position) in ctx.request.key_positions().enumerate() {
         let key = ctx.request.args.get(position).unwrap_or_default();
         if !ctx
@@ -382,8 +384,8 @@ pub(crate) fn note_reads_again(ctx: &mut Context<'_>, draft: &mut Draft) {
     }
     let limits = tracking_limits(ctx);
     let client = (ctx.client.id(), ctx.client.record().thread);
-    let (tracking, threads) = (&ctx.shared.tracking, &ctx.shared.threads);
-    let own = &mut ctx.client.tracking;
+    let (tracking, threads) = (ctx.shared.tracking(), &ctx.shared.threads);
+    let mut own = ctx.client.tracking_mut();
     draft.remember_again(&mut |key| {
         let is_new = tracking.remember(threads, client, key, limits);
         if let (true, Some(own)) = (is_new, own.as_deref_mut()) {
@@ -393,37 +395,19 @@ pub(crate) fn note_reads_again(ctx: &mut Context<'_>, draft: &mut Draft) {
     });
 }
 
-impl Client {
-    /// T2
-    fn set_tracking(&mut self, tracking: Option<ClientTracking>) {
-        let is = |scope| tracking.as_ref().is_some_and(|it| it.scope == scope);
-        self.gate &= !gate::TRACKS;
-        if tracking.is_some() {
-            self.gate |= gate::TRACKS;
-        }
-        self.show(shown::TRACKS, tracking.is_some());
-        self.show(shown::BROADCASTS, is(Scope::Broadcast));
-        self.show(shown::BROKEN_REDIRECT, false);
-        let redirect = shown_redirect(tracking.as_ref());
-        self.record().show_redirect(redirect);
-        self.tracking = tracking.map(Box::new);
+/// Its request has run or was refused: `CLIENT CACHING` was for that one. A request of CLIENT
+/// changes nothing, and a transaction is one request.
+#[cold]
+pub(crate) fn end_caching(client: &mut Client, spec: Option<&Spec>) {
+    let is_of_client = spec.is_some_and(|spec| spec.container() == Some("client"));
+    let in_multi = client.in_multi();
+    if let Some(tracking) = client.tracking_mut() {
+        tracking.new_keys = Vec::new(); // T4
+        tracking.caching &= is_of_client || in_multi;
     }
+}
 
-    /// Its number, if it does not want to hear of its own changes.
-    pub(crate) fn origin(&self) -> Option<u64> {
-        let tracking = self.tracking.as_ref()?;
-        tracking.no_loop.then(|| self.id())
-    }
-
-    /// Its request has run or was refused: `CLIENT CACHING` was for that one. A request of CLIENT
-    /// changes nothing, and a transaction is one request.
-    #[cold]
-    pub(crate) fn end_caching(&mut self, spec: Option<&Spec>) {
-        let is_of_client = spec.is_some_and(|spec| spec.container() == Some("client"));
-        let in_multi = self.in_multi();
-        if let Some(tracking) = &mut self.tracking {
-            tracking.new_keys = Vec::new(); // T4
-            tracking.caching &= is_of_client || in_multi;
-        }
-    }
+/// The number of a client that does not want to hear of its own changes.
+pub(crate) fn origin(client: &Client) -> Option<u64> {
+    client.tracking()?.no_loop.then(|| client.id())
 }

@@ -5,8 +5,7 @@ use crate::command::context::{Context, Done, Failure};
 use crate::command::key::Key;
 use crate::command::routing::{NotServed, UNSERVED};
 use crate::command::row::*;
-use crate::state::client::{gate, shown};
-use crate::state::transaction::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
+use crate::state::transaction::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched};
 use duramen_engine::Guard;
 
 #[rustfmt::skip] // They are rows of a table.
@@ -30,10 +29,7 @@ fn multi(ctx: &mut Context<'_>) -> Done {
     if ctx.client.in_multi() {
         return Err(Failure::Text("ERR MULTI calls can not be nested"));
     }
-    ctx.client.gate |= gate::MULTI;
-    ctx.client.transactions += 1;
-    ctx.client.show(shown::MULTI, true);
-    ctx.client.transaction = Some(ctx.local.spare.begin());
+    ctx.client.begin_transaction(ctx.local.spare().begin());
     ctx.reply.ok()
 }
 
@@ -42,7 +38,7 @@ fn discard(ctx: &mut Context<'_>) -> Done {
         return Err(Failure::Text("ERR DISCARD without MULTI"));
     }
     ctx.client.end_transaction();
-    ctx.client.discards += 1;
+    ctx.client.transaction.note_discard();
     ctx.reply.ok()
 }
 
@@ -52,8 +48,8 @@ pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     }
     let view = ctx.view(guard);
     for key in ctx.request.keys(ctx.table) {
-        let (db, Key { table, hash, bytes }) = (ctx.client.db, key);
-        if ctx.client.watched.has(table, bytes) {
+        let (db, Key { table, hash, bytes }) = (ctx.client.db(), key);
+        if ctx.client.transaction.watched().has(table, bytes) {
             continue;
         }
         let since = since(view.as_deref(), key);
@@ -67,7 +63,12 @@ pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
             stamp: guard.stamp(table, hash, bytes)?,
             since,
         };
-        if !ctx.client.watched.add(table, bytes, watched) {
+        if !ctx
+            .client
+            .transaction
+            .watched_mut()
+            .add(table, bytes, watched)
+        {
             return Err(Failure::from(format!(
                 "ERR more than {WATCHED_MAX} watched keys, or more than {WATCHED_BYTES_MAX} bytes of them"
             )));
@@ -77,6 +78,6 @@ pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 }
 
 fn unwatch(ctx: &mut Context<'_>) -> Done {
-    ctx.client.watched = Watches::default();
+    ctx.client.transaction.take_watched();
     ctx.reply.ok()
 }

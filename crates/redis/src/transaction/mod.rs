@@ -156,13 +156,13 @@ pub(crate) fn exec(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
 }
 
 fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
-    let queued = ctx.client.transaction.as_ref();
+    let queued = ctx.client.transaction.open();
     if queued.is_some_and(|queued| queued.has(flag::SUBSCRIBED)) {
         pubsub::effects_first(ctx)?;
     }
-    let watched = std::mem::take(&mut ctx.client.watched);
+    let watched = ctx.client.transaction.take_watched();
     let Some(mut transaction) = ctx.client.end_transaction() else {
-        ctx.client.watched = watched;
+        ctx.client.transaction.watch(watched);
         return Err(Failure::Text("ERR EXEC without MULTI"));
     };
     if transaction.broken {
@@ -181,10 +181,10 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
         }
         let began = Instant::now();
         let needs = prepare(ctx.commands, ctx.shared, ctx.client, &transaction)?;
-        ctx.local.exec_run = transaction.run.take();
+        ctx.local.exec.suspend(transaction.run.take());
         let ran = run_pinned(ctx, session, &transaction, &watched, needs);
-        ctx.local.exec_dbs = None;
-        transaction.run = ctx.local.exec_run.take();
+        ctx.local.exec.set_dbs(None);
+        transaction.run = ctx.local.exec.take_suspended();
         transaction.ran += began.elapsed();
         attempts += 1;
         let done = match ran {
@@ -222,7 +222,7 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
         // Nothing was done: EXEC is presented again, and continues from here.
         ctx.client.resume_transaction(transaction, watched);
     } else {
-        ctx.local.spare.end(transaction);
+        ctx.local.spare().end(transaction);
     }
     done.map_err(discarded)
 }
@@ -331,13 +331,13 @@ fn run(
 ) -> Result<Ran, Failure> {
     let began = Instant::now();
     // Under the guard: none of these tables is dropped before the guard ends.
-    ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
+    ctx.local.exec.set_dbs(Some(ctx.shared.commands.tables()));
     ctx.table = table_of(ctx.client, ctx.local);
     let view = ctx.view(guard);
     let has_tls = ctx.client.has_tls();
     let mut search = view.as_deref().map(|view| RouteSearch::new(view, has_tls));
-    let mut steps = ctx.local.spare.take_steps();
-    let mut locks = std::mem::take(&mut ctx.local.locks);
+    let mut steps = ctx.local.spare().take_steps();
+    let mut locks = std::mem::take(&mut ctx.local.buffers.locks);
     let own;
     let hashes = match transaction.hashes() {
         Some(hashes) => hashes,
@@ -347,6 +347,7 @@ fn run(
         }
     };
     locks.clear();
+    let search_keys = search.as_mut();
     plan(
         ctx,
         guard,
@@ -354,7 +355,7 @@ fn run(
         hashes,
         &mut steps,
         &mut locks,
-        search.as_mut(),
+        search_keys,
     );
     let queue = Queue {
         commands: ctx.commands,
@@ -366,7 +367,9 @@ fn run(
     let done = routed.map_err(Failure::from).and_then(|()| {
         // A watched key of a dropped table has changed; there is nothing to lock.
         let store = ctx.shared.store();
-        let alive = watched.iter().filter(|(table, ..)| store.has_table(*table));
+        let alive = watched
+            .iter()
+            .filter(|(table, ..)| store.tables().has(*table));
         let watched_keys = alive.map(|(table, key, _)| (table, guard.hash(key)));
         let view = view.as_deref();
         if is_drafted(queue) {
@@ -385,8 +388,8 @@ fn run(
     });
     locks.clear();
     locks.shrink_to(KEYS_KEPT);
-    ctx.local.locks = locks;
-    ctx.local.spare.keep_steps(steps);
+    ctx.local.buffers.locks = locks;
+    ctx.local.spare().keep_steps(steps);
     done
 }
 
@@ -428,7 +431,7 @@ fn run_locked(
         keys => ctx.locked_for_room(guard, keys, attempt),
     };
     let level = levels(ctx, keys, queue).max(before);
-    ctx.client.settle(guard, level);
+    ctx.client.wait.settle(guard, level);
     done.map(|()| match is_long && may_stop {
         true => Ran::Long,
         false => Ran::Done,
@@ -444,7 +447,7 @@ fn run_in_one_go(
     alone: bool,
     may_stop: bool,
 ) -> bool {
-    let (start, effects, db) = (ctx.reply.len(), ctx.client.effects.len(), ctx.client.db);
+    let (start, effects, db) = (ctx.reply.len(), ctx.client.effects.len(), ctx.client.db());
     let stops = match may_stop && !queue.transaction.has(flag::WHOLE) {
         true => Stops::BeforeWrites,
         false => Stops::Never,
@@ -457,7 +460,7 @@ fn run_in_one_go(
     }
     ctx.reply.take_back(start);
     ctx.client.effects.truncate(effects);
-    ctx.client.db = db;
+    ctx.client.select(db);
     false
 }
 
@@ -469,8 +472,9 @@ fn sets_config(queue: Queue<'_>) -> bool {
 /// The level of the whole transaction: the strictest of the levels of its tables and of those that
 /// its commands requested.
 fn levels(ctx: &mut Context<'_>, locks: &[KeyPlace], queue: Queue<'_>) -> Level {
-    let asked = ctx.client.asked_level.take().unwrap_or(Level::Memory);
-    let mut level = asked.max(ctx.level());
+    let asked = ctx.client.transaction.asked_level();
+    ctx.client.transaction.set_asked_level(None);
+    let mut level = asked.unwrap_or(Level::Memory).max(ctx.level());
     let mut last = ctx.table;
     let of_steps = queue
         .steps
@@ -513,13 +517,13 @@ fn plan(
     mut search: Option<&mut RouteSearch<'_>>,
 ) {
     let mut table = ctx.table;
-    let mut number = match ctx.client.db {
+    let mut number = match ctx.client.db() {
         Db::Number(db) => Some(db),
         Db::Table(_) => None,
     };
     // SWAPDB exchanges them for the steps after it. A member of a cluster has one.
     let selects = transaction.names_dbs && ctx.shared.membership().is_none();
-    let mut dbs = ctx.local.exec_dbs.filter(|_| selects);
+    let mut dbs = ctx.local.exec.dbs().copied().filter(|_| selects);
     let mut first = 0;
     for Request { spec, args, .. } in transaction.requests(ctx.commands) {
         let named = dbs.map_or_else(Vec::new, |_| databases::named(spec.names, &args));
@@ -606,7 +610,7 @@ fn run_drafted(
     }
     warm(ctx, guard, queue, watched)?;
     let (start, effects) = (ctx.reply.len(), ctx.client.effects.len());
-    let (db, protocol, mode) = (ctx.client.db, ctx.client.protocol, ctx.client.mode());
+    let (db, protocol, mode) = (ctx.client.db(), ctx.client.protocol(), ctx.client.mode());
     let mut before = Level::Memory;
     let mut is_watched_changed = changed(ctx.shared, guard, view, watched)?;
     let mut draft = Box::new(Draft::new(0));
@@ -617,10 +621,10 @@ fn run_drafted(
         }
         match slices::run(ctx, guard, queue, planning)? {
             Drafted::Part => {
-                let asked = ctx.client.asked_level;
+                let asked = ctx.client.transaction.asked_level();
                 let level = levels(ctx, &[], queue);
-                ctx.client.asked_level = asked; // for the last slice
-                ctx.client.settle(guard, level);
+                ctx.client.transaction.set_asked_level(asked); // for the last slice
+                ctx.client.wait.settle(guard, level);
                 return Ok(Ran::Later);
             }
             Drafted::Abandoned(abandoned) => ran = in_vain(abandoned),
@@ -645,7 +649,7 @@ fn run_drafted(
     } else {
         ctx.reply.take_back(start);
         ctx.client.effects.truncate(effects);
-        ctx.client.db = db;
+        ctx.client.select(db);
         ctx.client.set_protocol(protocol);
         let is_over = ran.as_ref().is_err_and(|why| Abandoned::of(why).is_none());
         if is_over && ctx.client.mode().misleads(mode) {
@@ -658,7 +662,7 @@ fn run_drafted(
     }
     if let Ok(Ran::Done) = ran {
         let level = levels(ctx, &draft.keys(), queue).max(before);
-        ctx.client.settle(guard, level);
+        ctx.client.wait.settle(guard, level);
     }
     ran
 }

@@ -111,9 +111,9 @@ fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, transaction: &Tr
 
 /// The suspended run of this EXEC, unless it must begin again (S2); else a new one.
 fn run_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Box<ExecRun> {
-    let tables = ctx.local.exec_dbs.unwrap_or_default();
-    if let Some(run) = ctx.local.exec_run.take() {
-        let is_same_user = match (&run.user, ctx.client.user()) {
+    let tables = ctx.local.exec.dbs().copied().unwrap_or_default();
+    if let Some(run) = ctx.local.exec.take_suspended() {
+        let is_same_user = match (&run.user, ctx.client.login().user()) {
             (Some(before), Some(now)) => before.print() == now.print(),
             (before, now) => before.is_some() == now.is_some(),
         };
@@ -127,9 +127,9 @@ fn run_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Box<ExecRun> {
         step: 0,
         reply: Vec::new(),
         effects: Effects::default(),
-        db: ctx.client.db,
+        db: ctx.client.db(),
         tables,
-        user: ctx.client.user().cloned(),
+        user: ctx.client.login().user().cloned(),
         scripts_took: Duration::ZERO,
     })
 }
@@ -153,10 +153,10 @@ pub(super) fn run(
     planning: Duration,
 ) -> Result<Drafted, Failure> {
     let mut run = run_of(ctx, guard);
-    let (from, db) = (run.step, ctx.client.db);
+    let (from, db) = (run.step, ctx.client.db());
     let effects = ctx.client.effects.len();
     ctx.client.effects.append(std::mem::take(&mut run.effects));
-    ctx.client.db = run.db;
+    ctx.client.select(run.db);
     // The reply is apart, so that it is not moved in each slice.
     let before = ctx.reply.replace(std::mem::take(&mut run.reply));
     let stops = match queue.transaction.sliced && !queue.transaction.has(flag::WHOLE) {
@@ -166,9 +166,9 @@ pub(super) fn run(
     let time = ctx.local.scripts.share(SLICE, SLICE_MIN);
     let slice = Slice::new(from, stops, time.max(planning), ctx, guard);
     guard.begin_draft(std::mem::replace(&mut run.draft, Box::new(Draft::new(0))));
-    ctx.local.scripts_took = run.scripts_took;
+    ctx.local.exec.set_scripts_took(run.scripts_took);
     let ended = run_steps(ctx, guard, queue, false, slice);
-    run.scripts_took = ctx.local.scripts_took;
+    run.scripts_took = ctx.local.exec.scripts_took();
     let draft = guard.end_draft();
     let start = before.len();
     let reply = ctx.reply.replace(before);
@@ -179,10 +179,10 @@ pub(super) fn run(
         run.step = next;
         run.reply = reply;
         run.effects = ctx.client.effects.split_off(effects);
-        run.db = std::mem::replace(&mut ctx.client.db, db);
+        run.db = ctx.client.select(db);
         let bytes = run.draft.bytes() + run.reply.capacity() + run.effects.bytes();
         ctx.local.scripts.keep(ctx.client.id(), bytes);
-        ctx.local.exec_run = Some(run);
+        ctx.local.exec.suspend(Some(run));
         return Ok(Drafted::Part);
     }
     if ctx.local.scripts.keeps(ctx.client.id()) {

@@ -27,12 +27,12 @@ const REPORTS_IN_EXEC_MAX: Duration = Duration::from_millis(10);
 
 /// The table behind a database while this EXEC runs.
 fn in_exec(local: &Local, db: u8) -> Option<TableId> {
-    *local.exec_dbs.as_ref()?.get(usize::from(db))?
+    *local.exec.dbs()?.get(usize::from(db))?
 }
 
 /// As [`Client::table`], while this EXEC runs.
 pub(super) fn table_of(client: &Client, local: &Local) -> TableId {
-    match client.db {
+    match client.db() {
         Db::Number(db) => in_exec(local, db).unwrap_or(DROPPED),
         Db::Table(table) => table,
     }
@@ -41,7 +41,7 @@ pub(super) fn table_of(client: &Client, local: &Local) -> TableId {
 /// Shows a step to monitors and to the audit log.
 fn show(ctx: &Context<'_>, request: &Request<'_>) {
     let (spec, args) = (request.spec, &request.args);
-    if spec.is_audited(ctx.local.audited) {
+    if spec.is_audited(ctx.local.audited()) {
         let (shared, client) = (ctx.shared, &*ctx.client);
         audit::record(shared, client, spec, args, Outcome::Allowed);
     }
@@ -91,10 +91,10 @@ pub(super) fn run_steps(
     if slice.from == 0 {
         ctx.reply.encoder().array(queue.steps.len());
     }
-    ctx.local.in_exec = true;
-    ctx.local.walked = 0;
+    ctx.local.exec.set_runs(true);
+    ctx.local.exec.begin_walks();
     let mut taken = Duration::ZERO;
-    let begun = ctx.local.meter.begin_inner();
+    let begun = ctx.local.timing.meter().begin_inner();
     let mut next = queue.steps.len();
     let mut ended = Ok(());
     for (n, step) in queue.steps.iter().enumerate().skip(slice.from) {
@@ -108,7 +108,7 @@ pub(super) fn run_steps(
             continue; // no client will see its reply
         }
         if alone {
-            ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have run before
+            ctx.local.exec.set_dbs(Some(ctx.shared.commands.tables())); // SWAPDB may have run before
         }
         let table = table_of(ctx.client, ctx.local);
         let Some(permit) = acl::permit_queued(ctx, &request, table) else {
@@ -140,8 +140,11 @@ pub(super) fn run_steps(
         // The rest runs only for its effect (`run::overflowed`).
         ctx.reply.end_if_exceeded(start);
     }
-    ctx.local.in_exec = false;
-    ctx.local.meter.end_inner(ctx.request.spec.number, begun);
+    ctx.local.exec.set_runs(false);
+    ctx.local
+        .timing
+        .meter()
+        .end_inner(ctx.request.spec.number, begun);
     // Every step counted itself; the group counts EXEC itself.
     ctx.local
         .counters(ctx.shared)

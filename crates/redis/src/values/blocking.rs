@@ -133,7 +133,7 @@ pub(crate) fn take_or_wait(
             }
         };
     }
-    let deadline_ms = match &ctx.client.key_wait {
+    let deadline_ms = match ctx.client.key_wait.get() {
         Some(known) => known.deadline_ms,
         None => wait.deadline_ms,
     };
@@ -152,12 +152,12 @@ pub(crate) fn take_or_wait(
                 return Err(failure);
             }
         }
-        if ctx.local.in_exec || deadline_ms > 0 && clock::now_ms() >= deadline_ms {
+        if ctx.local.exec.runs() || deadline_ms > 0 && clock::now_ms() >= deadline_ms {
             ctx.client.end_key_wait(ctx.shared, false);
             (wait.late)(ctx);
             return Ok(());
         }
-        let entered = ctx.client.key_wait.as_ref();
+        let entered = ctx.client.key_wait.get();
         if entered.is_some_and(|known| known.ticket.is_some()) {
             note_place(ctx);
             let state = &ctx.client.record().key_wait;
@@ -171,12 +171,14 @@ pub(crate) fn take_or_wait(
 /// Begins a look of a request that may wait already. `Some`: its wait has ended in this way,
 /// and it takes nothing any more.
 fn begin_look(ctx: &mut Context<'_>) -> Option<u8> {
-    if ctx.client.key_wait.as_ref()?.table != ctx.table {
-        ctx.client.leave_queues(ctx.shared, true); // after SWAPDB
+    if ctx.client.key_wait.get()?.table != ctx.table {
+        ctx.client
+            .key_wait
+            .leave_queues(ctx.shared.waiters(), &ctx.shared.threads, true); // after SWAPDB
     }
-    let known = ctx.client.key_wait.as_ref()?;
+    let known = ctx.client.key_wait.get()?;
     if let Some(ticket) = known.ticket {
-        ctx.shared.waiters.look(ticket, &known.keys);
+        ctx.shared.waiters().look(ticket, &known.keys);
     }
     let is_late = known.is_late();
     let state = &ctx.client.record().key_wait;
@@ -190,20 +192,20 @@ fn begin_look(ctx: &mut Context<'_>) -> Option<u8> {
 /// The request has failed or is shown again: it has not looked at everything. Until then its
 /// wait may be ended, and its time goes on, also if it has entered no queue yet.
 fn put_off(ctx: &mut Context<'_>, failure: &Failure, deadline_ms: u64) {
-    let is_first = ctx.client.key_wait.is_none() && !ctx.local.in_exec;
+    let is_first = !ctx.client.key_wait.waits() && !ctx.local.exec.runs();
     if is_first && failure.yields() {
-        ctx.client.key_wait = Some(Box::new(KeyWait {
+        ctx.client.key_wait.begin(KeyWait {
             deadline_ms,
             table: ctx.table,
             ticket: None,
             keys: Vec::new(),
             places: Vec::new(),
             last_ids: Vec::new(),
-        }));
+        });
     }
-    if let Some(known) = &ctx.client.key_wait {
+    if let Some(known) = ctx.client.key_wait.get() {
         if let Some(ticket) = known.ticket {
-            ctx.shared.waiters.put_off(ticket, &known.keys);
+            ctx.shared.waiters().put_off(ticket, &known.keys);
         }
         let state = &ctx.client.record().key_wait;
         state.store(state::WAITS, Ordering::Relaxed);
@@ -225,11 +227,11 @@ fn wait_keys(ctx: &Context<'_>, wait: &WaitFor) -> Vec<WaitKey> {
 /// waiters::W4, for each key. The elements of a key that EXEC finds were not offered to waiters
 /// yet, as in Redis.
 fn may_take(ctx: &Context<'_>, keys: &[WaitKey]) -> Vec<bool> {
-    if ctx.local.in_exec {
+    if ctx.local.exec.runs() {
         return Vec::new();
     }
-    let ticket = ctx.client.key_wait.as_ref().and_then(|known| known.ticket);
-    let waiters = &ctx.shared.waiters;
+    let ticket = ctx.client.key_wait.get().and_then(|known| known.ticket);
+    let waiters = ctx.shared.waiters();
     keys.iter()
         .map(|key| waiters.is_first(ticket, *key))
         .collect()
@@ -242,18 +244,18 @@ fn enter(ctx: &mut Context<'_>, keys: &[WaitKey], wait: &WaitFor, deadline_ms: u
     if keys.len() > KEYS_MAX {
         return Err(format!("ERR a client can wait for {KEYS_MAX} different keys at most").into());
     }
-    let waiters = &ctx.shared.waiters;
+    let waiters = ctx.shared.waiters();
     let (client, thread) = (ctx.client.id(), ctx.client.record().thread);
     let ticket = waiters.ticket(client, thread as u32, wait.only_reads);
     waiters.enter(ticket, &keys);
-    ctx.client.key_wait = Some(Box::new(KeyWait {
+    ctx.client.key_wait.begin(KeyWait {
         deadline_ms,
         table: ctx.table,
         ticket: Some(ticket),
         keys,
         places: Vec::new(),
         last_ids: Vec::new(),
-    }));
+    });
     Ok(())
 }
 
@@ -263,7 +265,7 @@ fn note_place(ctx: &mut Context<'_>) {
         return;
     }
     // Not a newer view: the look was made under this one.
-    let view = ctx.local.views.last();
+    let view = ctx.local.last_view();
     let places = ctx.request.keys(ctx.table).map(|key| {
         let route = key.hash.route(key.bytes);
         (route, view.serves_since(key.table, route))
@@ -273,7 +275,7 @@ fn note_place(ctx: &mut Context<'_>) {
         false => usize::MAX,
     };
     let places = places.take(most).collect();
-    if let Some(known) = &mut ctx.client.key_wait {
+    if let Some(known) = ctx.client.key_wait.get_mut() {
         known.places = places;
     }
 }
@@ -311,7 +313,7 @@ fn move_item(
     to: End,
     timeout: &[u8],
 ) -> Done {
-    let in_exec = ctx.local.in_exec;
+    let in_exec = ctx.local.exec.runs();
     let wait = WaitFor {
         kind: Type::List,
         first_key_alone: true,

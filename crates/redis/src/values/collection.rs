@@ -10,10 +10,10 @@ use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX, YI
 use crate::command::events::{DEL, EventName, NEW};
 use crate::command::flag;
 use crate::command::key::Key;
-use crate::command::routing::AGAIN_MS;
 use crate::command::turn::Ending;
 use crate::command::walk::{compiled, parse_cursor};
 use crate::state::client::Client;
+use crate::state::patience::AGAIN_MS;
 use duramen_base::glob::Pattern;
 use duramen_config::clock;
 use duramen_engine::{Decision, Error, Guard, Object, Outcome, Room};
@@ -87,7 +87,7 @@ pub(crate) fn awaited<'v>(
         Ok(value) => value.is_some_and(|value| value.first() != Some(&(kind as u8))),
         Err(_) => true,
     };
-    match is_other && client.waits_for_key() {
+    match is_other && client.key_wait.waits() {
         true => Ok(None),
         false => value,
     }
@@ -383,13 +383,14 @@ pub(crate) fn change_first(
 /// For the other commands that is known before they run.
 fn is_put_off(ctx: &mut Context<'_>, key: &[u8]) -> bool {
     if !ctx.shared.commands.has_reserved()
-        || ctx.local.in_exec
+        || ctx.local.exec.runs()
         || !ctx.request.spec.has(flag::TAKES_FIRST)
     {
         return false;
     }
     let hash = ctx.shared.store().hash(key);
-    let is_put_off = ctx.client.is_put_off(ctx.shared, std::iter::once(hash));
+    let (id, patience) = (ctx.client.id(), &mut ctx.client.patience);
+    let is_put_off = patience.is_put_off(&ctx.shared.commands, id, std::iter::once(hash));
     if is_put_off {
         ctx.turn.ending = Ending::Paused {
             until_ms: clock::now_ms() + AGAIN_MS,
@@ -538,7 +539,7 @@ pub(crate) fn random_places(ctx: &mut Context<'_>, len: usize, number: usize) ->
     if len == 0 {
         return Vec::new();
     }
-    let random = &mut ctx.local.random;
+    let random = ctx.local.random();
     if number == 1 {
         return vec![random.index(len)];
     }
@@ -576,12 +577,12 @@ pub(crate) fn write_random<E>(
         return Ok(());
     }
     // As many as a client likes: in parts, each drawn from what is there then.
-    let mut walk = ctx.client.take_walk(ctx.table);
+    let mut walk = ctx.client.parking.take_walk(ctx.table);
     let (goes_on, before) = (walk.keys > 0, walk.found.len());
     let mut room = ctx.reply.room_left();
     while walk.keys < number {
-        if let Some(element) = ctx.local.random.pick(elements) {
-            let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
+        if let Some(element) = ctx.local.random().pick(elements) {
+            let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol(), &mut room);
             write(&mut reply, element);
         }
         if room.exceeded {
@@ -590,7 +591,7 @@ pub(crate) fn write_random<E>(
         walk.keys += 1;
         if walk.found.len() - before > RANDOM_BYTES_PER_SLICE && !ctx.locked {
             walk.moved = true;
-            ctx.client.keep_walk(walk);
+            ctx.client.parking.keep_walk(walk);
             return Err(YIELDS);
         }
     }

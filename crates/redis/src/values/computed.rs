@@ -44,7 +44,7 @@ pub(crate) struct Part {
 impl Part {
     /// Begins a part: what is done already, and its clock.
     pub(crate) fn begin(ctx: &mut Context<'_>) -> (Progress, Part) {
-        let known = ctx.local.progress.take();
+        let known = ctx.local.take_progress();
         let time = ctx.local.scripts.share(PART, PART_MIN);
         let part = Part::of(known.as_ref(), time);
         (known.unwrap_or_default(), part)
@@ -69,11 +69,11 @@ pub(crate) fn end_part(
     done: usize,
     result: Vec<u8>,
 ) -> Failure {
-    ctx.local.progress = Some(Progress {
+    ctx.local.keep_progress(Some(Progress {
         done,
         result,
         ..progress
-    });
+    }));
     YIELDS
 }
 
@@ -147,7 +147,8 @@ pub(crate) fn computed_at_once(
     }
     let mut progress = ctx
         .client
-        .take_progress_of_values(ctx.table)
+        .parking
+        .take_values(ctx.table)
         .unwrap_or_default();
     while progress.runs < RUNS_MAX {
         if let Err(failure) = cold::warm_own(ctx, guard) {
@@ -191,9 +192,9 @@ fn compute(
         progress.stamps.clone_from(&stamps);
         progress.table = Some(ctx.table);
         progress.reading = began.elapsed();
-        ctx.local.progress = Some(progress);
+        ctx.local.keep_progress(Some(progress));
         let ran = run(ctx, &found);
-        let progress = ctx.local.progress.take();
+        let progress = ctx.local.take_progress();
         if let (Err(failure), Some(progress)) = (&ran, progress)
             && failure.yields()
         {
@@ -227,7 +228,7 @@ fn keep(ctx: &mut Context<'_>, progress: Progress) {
     let scripts = &mut ctx.local.scripts;
     scripts.keep(client, progress.bytes());
     match scripts.may_go_on(client, bytes_max) {
-        true => ctx.client.keep_progress_of_values(progress),
+        true => ctx.client.parking.keep_values(progress),
         false => scripts.keep(client, 0),
     }
 }

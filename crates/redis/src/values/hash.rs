@@ -249,12 +249,12 @@ pub(crate) fn hrandfield(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     };
     let hash = Hash::of(read(ctx, guard)?)?;
     let Some(wanted) = wanted else {
-        return match ctx.local.random.pick(hash.elements()) {
+        return match ctx.local.random().pick(hash.elements()) {
             Some((field, _)) => ctx.reply.bulk(&field.bytes()),
             None => ctx.reply.null(),
         };
     };
-    let in_pairs = with_values && ctx.client.protocol == Protocol::Resp3;
+    let in_pairs = with_values && ctx.client.protocol() == Protocol::Resp3;
     let width = if with_values && !in_pairs { 2 } else { 1 };
     write_random(
         ctx,

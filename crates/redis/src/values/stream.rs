@@ -266,7 +266,7 @@ fn parse(ctx: &Context<'_>, adds: bool) -> Result<Options, Failure> {
 
 /// `limit`: LIMIT, if it was given; 0: there is none.
 fn rough(ctx: &Context<'_>, limit: Option<usize>) -> Rough {
-    let entries = ctx.shared.encodings.stream_node_entries();
+    let entries = ctx.shared.settings.encodings().stream_node_entries();
     let limit = limit.unwrap_or(entries.saturating_mul(NODES_MAX).min(LIMIT_MAX));
     Rough {
         node_entries: entries,

@@ -122,7 +122,7 @@ pub(crate) fn stream_info(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done 
     let full = parse_full(ctx)?;
     let nodes = stream
         .len()
-        .div_ceil(ctx.shared.encodings.stream_node_entries()) as i64;
+        .div_ceil(ctx.shared.settings.encodings().stream_node_entries()) as i64;
     let mut reply = ctx.reply.encoder();
     reply.map(if full.is_some() { 9 } else { 10 });
     write_number(&mut reply, "length", stream.len() as i64);

@@ -170,7 +170,7 @@ type Item<'s> = (Id, Option<Entry<'s>>);
 
 /// Replies with the entries of each stream, which is named by its argument.
 fn write_found(ctx: &mut Context<'_>, found: &[(usize, &Stream<'_>, Vec<Item<'_>>)]) -> Done {
-    let in_map = ctx.client.protocol == Protocol::Resp3;
+    let in_map = ctx.client.protocol() == Protocol::Resp3;
     match in_map {
         true => ctx.reply.encoder().map(found.len()),
         false => ctx.reply.encoder().array(found.len()),
@@ -217,12 +217,12 @@ fn parse_last(text: &[u8], stream: Option<&Stream<'_>>) -> Result<Id, Failure> {
 pub(crate) fn xread(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let options = parse(ctx, false, guard.now_ms())?;
     // `$` is the last id at the first look.
-    let known = ctx.client.key_wait.as_mut();
+    let known = ctx.client.key_wait.get_mut();
     let mut last_ids = known.map_or_else(Vec::new, |wait| std::mem::take(&mut wait.last_ids));
     let done = look_or_wait(ctx, guard, options.block_ms, |ctx, guard| {
         read_behind(ctx, guard, &options, &mut last_ids)
     });
-    if let Some(wait) = &mut ctx.client.key_wait {
+    if let Some(wait) = ctx.client.key_wait.get_mut() {
         wait.last_ids = last_ids;
     }
     done
@@ -238,14 +238,14 @@ fn place_of(
     start: Id,
 ) -> Result<Place, Failure> {
     let table = ctx.table;
-    if let Some(known) = &ctx.local.stream_place
+    if let Some(known) = ctx.local.stream_place()
         && (known.table, known.version, known.start) == (table, version, start)
         && known.key == key
     {
         return Ok(known.place);
     }
     let place = stream.place_of(start)?;
-    let known = ctx.local.stream_place.get_or_insert_default();
+    let known = ctx.local.stream_place_mut();
     (known.table, known.version, known.start) = (table, version, start);
     known.key.clear();
     known.key.extend_from_slice(key);

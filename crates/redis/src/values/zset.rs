@@ -84,7 +84,7 @@ pub(crate) fn write_scored(
     members: impl ExactSizeIterator<Item = (impl Deref<Target = [u8]>, f64)>,
     with_scores: bool,
 ) {
-    let in_pairs = with_scores && ctx.client.protocol == Protocol::Resp3;
+    let in_pairs = with_scores && ctx.client.protocol() == Protocol::Resp3;
     let mut reply = ctx.reply.encoder();
     match with_scores && !in_pairs {
         true => reply.array(2 * members.len()),
@@ -487,12 +487,12 @@ pub(crate) fn zrandmember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done 
     };
     let mut set = Sorted::of(read(ctx, guard)?)?;
     let Some(wanted) = wanted else {
-        return match ctx.local.random.pick(set.elements()) {
+        return match ctx.local.random().pick(set.elements()) {
             Some((member, _)) => ctx.reply.bulk(&member.bytes()),
             None => ctx.reply.null(),
         };
     };
-    let in_pairs = with_scores && ctx.client.protocol == Protocol::Resp3;
+    let in_pairs = with_scores && ctx.client.protocol() == Protocol::Resp3;
     let width = if with_scores && !in_pairs { 2 } else { 1 };
     write_random(
         ctx,

@@ -17,6 +17,7 @@ use duramen_acl::basic::{CHALLENGE, Login, parse};
 use duramen_acl::{LoginError, User};
 use duramen_config::ClientAuth;
 use duramen_config::clock::now_ms;
+use duramen_redis::access;
 use duramen_redis::access::{Origin, Outcome, Reason, Record};
 use duramen_redis::state::Shared;
 use std::net::SocketAddr;
@@ -95,7 +96,7 @@ pub(super) async fn admit(
         Ok(user)
             if guard
                 .shared
-                .waits_for_users(Some(&user), guard.shared.acl.generation()) =>
+                .waits_for_users(Some(&user), guard.shared.acl().generation()) =>
         {
             Refusal::NotYet.into_response()
         }
@@ -118,7 +119,7 @@ impl Guard {
         login: Option<Option<Login>>,
         peer: SocketAddr,
     ) -> Result<Arc<User>, (Refusal, Duration)> {
-        let (shared, users) = (&self.shared, self.shared.acl.users());
+        let (shared, users) = (&self.shared, self.shared.acl().users());
         let at_once = |text| (Refusal::LogIn(text), Duration::ZERO);
         let Some(login) = login else {
             let default = users.default_user();
@@ -130,10 +131,10 @@ impl Guard {
         };
         let now_ms = now_ms();
         let known = shared
-            .logins
+            .logins()
             .log_in(&users, peer.ip(), (&user, &password), now_ms);
         known.map(Arc::clone).map_err(|error| {
-            shared.note_failed_login(&origin(peer, ""), PORT.as_bytes(), &user);
+            access::note_failed_login(shared, &origin(peer, ""), PORT.as_bytes(), &user);
             let LoginError::Wrong { until_ms } = error else {
                 return (Refusal::TooMany, Duration::ZERO);
             };
@@ -147,12 +148,12 @@ impl Guard {
     /// asked for one.
     fn allows(&self, user: &User, has_login: bool, peer: SocketAddr) -> Result<(), Refusal> {
         let Guard { shared, command } = self;
-        if user.has(command, shared.acl.catalog()) {
+        if user.has(command, shared.acl().catalog()) {
             return Ok(());
         }
         let origin = origin(peer, user.name());
-        if shared.audit.is_on() {
-            shared.audit.add(&Record {
+        if shared.audit().is_on() {
+            shared.audit().add(&Record {
                 user: &origin.user,
                 address: &origin.address,
                 client: origin.client,
@@ -163,7 +164,13 @@ impl Guard {
                 args: &[],
             });
         }
-        shared.note_denial(origin, Reason::Command, command.as_bytes().to_vec(), PORT);
+        access::note_denial(
+            shared,
+            origin,
+            Reason::Command,
+            command.as_bytes().to_vec(),
+            PORT,
+        );
         Err(match has_login {
             false => Refusal::LogIn("log in\n"),
             true => {

@@ -16,6 +16,7 @@ use duramen_engine::Store;
 use duramen_redis::operation::Footprint;
 use duramen_redis::operation::figures::{self, Member};
 use duramen_redis::state::Shared;
+use duramen_redis::state::flash_stats;
 use duramen_redis::threads::Stop;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -69,7 +70,7 @@ pub(super) async fn serve(
         }
     };
     let encrypts = shared.config().admin_wants_tls();
-    let certificates = encrypts.then(|| Arc::clone(&shared.tls));
+    let certificates = encrypts.then(|| Arc::clone(shared.settings.certificates()));
     let router = router(shared);
     let mut connections: VecDeque<AbortHandle> = VecDeque::new();
     loop {
@@ -185,8 +186,8 @@ async fn live(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    let text = match shared.stopping() {
-        Stop::No if shared.data().is_none() => format!("loading: {}\n", shared.progress()),
+    let text = match shared.watch.stopping() {
+        Stop::No if shared.data().is_none() => format!("loading: {}\n", shared.storage.progress()),
         Stop::No => match shared.why_not_ready() {
             Some(why) => format!("{why}\n"),
             None => return "ok\n".into_response(),
@@ -197,7 +198,7 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn loading(State(shared): State<Arc<Shared>>) -> axum::Json<Value> {
-    let progress = shared.progress();
+    let progress = shared.storage.progress();
     let now = progress.now.as_ref();
     axum::Json(json!({
         "loading": shared.data().is_none(),
@@ -287,7 +288,7 @@ fn memory_json(shared: &Shared, store: &Store, list: bool) -> Value {
         "page_bytes": stats.page_bytes,
         "segment_count": report.segments.len(),
         "connections": {
-            "clients": shared.connected_clients(),
+            "clients": shared.threads.connected_clients(),
             "query_buffer_bytes": footprint.query_bytes,
             "output_buffer_bytes": footprint.output_bytes,
         },
@@ -297,7 +298,7 @@ fn memory_json(shared: &Shared, store: &Store, list: bool) -> Value {
         },
     });
     if shared.tier().is_some() {
-        let flash = shared.flash_stats(store);
+        let flash = flash_stats(store, &shared.threads);
         page["flash"] = figures::FLASH
             .iter()
             .map(|figure| {
@@ -305,7 +306,7 @@ fn memory_json(shared: &Shared, store: &Store, list: bool) -> Value {
                 (name, (figure.read)(&flash).as_json(figure.info))
             })
             .collect();
-        page["flash"]["waiting_clients"] = shared.sum(|c| &c.flash_parked).into();
+        page["flash"]["waiting_clients"] = shared.threads.sum(|c| &c.flash_parked).into();
     }
     if list {
         page["segments"] = report

@@ -5,6 +5,7 @@ use super::process_metrics;
 use duramen_redis::figures::{Family, Figure, Histogram, THREADS, ThreadCounters};
 use duramen_redis::operation::figures::{self, Member};
 use duramen_redis::state::Shared;
+use duramen_redis::state::flash_stats;
 use duramen_redis::table::commands_since_start;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -54,7 +55,11 @@ impl Collector for Page {
         if let Some(store) = shared.data() {
             encode_all(&mut encoder, &figures::STORE, &store.stats())?;
             if shared.tier().is_some() {
-                encode_all(&mut encoder, &figures::FLASH, &shared.flash_stats(store))?;
+                encode_all(
+                    &mut encoder,
+                    &figures::FLASH,
+                    &flash_stats(store, &shared.threads),
+                )?;
             }
         }
         if let Some(durability) = shared.durability() {
@@ -65,7 +70,7 @@ impl Collector for Page {
             encode_all(&mut encoder, &figures::MEMBER, &member)?;
         }
         encode_all(&mut encoder, &figures::SERVER, shared)?;
-        if let Some(certificate) = shared.tls.certificate() {
+        if let Some(certificate) = shared.settings.certificates().certificate() {
             gauge(
                 &mut encoder,
                 "tls_certificate_left_seconds",
@@ -110,7 +115,7 @@ fn build_info(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
 fn encryption(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
     let help = "1 if everything on disk is encrypted, else 0; the label is the id of the key.";
     let mut family = encoder.encode_descriptor("encryption", help, None, MetricType::Gauge)?;
-    let key = shared.encryption_key();
+    let key = shared.storage.encryption_key();
     let value = f64::from(u8::from(key.is_some()));
     let labels = [("key", key.map_or_else(String::new, |key| key.to_string()))];
     ConstGauge::new(value).encode(family.encode_family(&labels)?)

@@ -136,7 +136,7 @@ impl Doors {
         tls: Option<Box<Session>>,
         received: Vec<u8>,
     ) -> bool {
-        if !self.shared.enter(self.shared.config().maxclients) {
+        if !self.shared.threads.enter(self.shared.config().maxclients) {
             return false;
         }
         self.give(Incoming {

@@ -36,7 +36,7 @@ impl Doors {
     /// hellos: gives the client the memory for all later frames. False: there are too many clients,
     /// or no memory.
     pub fn hand_over_local(&self, fd: OwnedFd, peer: SocketAddr) -> bool {
-        if !self.shared.enter(self.shared.config().maxclients) {
+        if !self.shared.threads.enter(self.shared.config().maxclients) {
             return false;
         }
         let rings = match self.share_rings(&fd) {
@@ -51,7 +51,7 @@ impl Doors {
                 encode_trouble(&mut frame, &envelope, Kind::Ping as u16, &trouble);
                 // A client that does not read it sees the end of the connection.
                 let _ = rustix::net::send(&fd, &frame, SendFlags::NOSIGNAL);
-                self.shared.leave();
+                self.shared.threads.leave();
                 return false;
             }
         };
@@ -72,7 +72,7 @@ impl Doors {
         let config = self.shared.config();
         let ring_bytes = config.local_ring_bytes;
         let (clients_max, bytes) = (config.local_clients, memory_bytes(ring_bytes) as u64);
-        let seat = self.shared.local.take(clients_max, bytes);
+        let seat = self.shared.figures.local().take(clients_max, bytes);
         let seat = seat.ok_or_else(|| io::Error::other("all local-clients have shared memory"))?;
         let (rings, memory) = Rings::make(ring_bytes)?;
         let mut frame = Vec::new();

@@ -77,7 +77,7 @@ impl Keeper {
                 shared: Arc::clone(&shared),
             }
             .run();
-            shared.keeper.sleeps();
+            shared.watch.keeper().sleeps();
         })?;
         Ok(Keeper {
             handle,
@@ -126,11 +126,11 @@ impl Run {
     fn run(mut self) {
         let mut events = Vec::new();
         loop {
-            self.shared.keeper.sleeps();
+            self.shared.watch.keeper().sleeps();
             let spin = self.config.get(&self.shared).longest_spin();
             self.hub.set_longest_spin(spin);
             self.hub.poll(self.patience(), &mut events);
-            self.shared.keeper.came_back(now_ms());
+            self.shared.watch.keeper().came_back(now_ms());
             let mut out = Vec::new();
             for event in events.drain(..) {
                 match event {

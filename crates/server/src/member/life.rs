@@ -31,6 +31,7 @@ use duramen_redis::flash::Tier;
 use duramen_redis::membership::{Clock, MemberStatus};
 use duramen_redis::state::Shared;
 use duramen_redis::threads::Stop;
+use duramen_redis::{access, script};
 use duramen_wire::native::codec::{Envelope, Reply, Role, decode_reply, encode_to_coordinator};
 use duramen_wire::native::message::{
     Addresses, Admin, AdminAnswer, ClusterFunctions, ClusterSettings, ClusterUsers,
@@ -95,7 +96,7 @@ impl Lifeline {
         let config = shared.config();
         let token = config.cluster_token()?;
         let is_open = config.bind.iter().any(|ip| !ip.is_loopback());
-        let identity = shared.tls.cluster();
+        let identity = shared.settings.certificates().cluster();
         if is_open && token.is_empty() && identity.is_none() {
             tracing::warn!(
                 "every process that reaches the native port can read and write everything: keep the port behind a firewall, or give the cluster certificates (tls-cluster) or a token (cluster-token-file)"
@@ -169,10 +170,10 @@ fn live(
     let settings = match Search::new(shared, &config, &mut hub).run() {
         Ok(Some((settings, users, functions))) => {
             // Before any client is served.
-            if let Err(fault) = shared.adopt_first_users(&users) {
+            if let Err(fault) = access::adopt_first_users(shared, &users) {
                 return drop(opened.send(Err(ServerError::Config(fault))));
             }
-            shared.adopt_functions(&functions);
+            script::adopt_functions(shared, &functions);
             settings
         }
         Ok(None) => return,
@@ -303,7 +304,7 @@ impl<'a> Search<'a> {
         let mut why = None;
         let mut events = Vec::new();
         while moved.elapsed() < ASK_AGAIN && begun.elapsed() < PATIENCE_MAX {
-            if self.shared.stopping() != Stop::No {
+            if self.shared.watch.stopping() != Stop::No {
                 return Ok(None);
             }
             self.hub.poll(Some(ASK_AGAIN / 10), &mut events);
@@ -467,7 +468,7 @@ fn start_keeping(
     scrub_ms: &Arc<AtomicU64>,
     clock: Clock,
 ) -> Result<(Keeper, Chores), ServerError> {
-    shared.keep_for_others(backup);
+    shared.storage.keep_for_others(backup);
     let (offences, node) = (hub.shared_offences(), hub.handle());
     let keeper = Keeper::start(Arc::clone(shared), offences, clock, node.clone())?;
     let chores = Chores::start(Arc::clone(backup), Arc::clone(scrub_ms), node)?;

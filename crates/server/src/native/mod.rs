@@ -245,7 +245,7 @@ impl Executor {
         }
         for turn in turns {
             if turn.ending != Ending::Cold {
-                turn.client.end_parking();
+                turn.client.parking.end();
             }
         }
     }
@@ -395,9 +395,11 @@ impl<'a> Round<'a> {
             Request::Ping | Request::Enumerate { .. } => {}
         }
         let mut all = keys.iter();
-        let waits = all.any(|key| client.is_key_put_off(self.shared, *key));
+        let (commands, id) = (&self.shared.commands, client.id());
+        let patience = &mut client.patience;
+        let waits = all.any(|key| patience.is_key_put_off(commands, id, *key));
         if !waits {
-            keys.iter().for_each(|key| client.end_put_off(*key));
+            keys.iter().for_each(|key| patience.end_key_put_off(*key));
         }
         waits
     }
@@ -445,7 +447,7 @@ impl<'a> Round<'a> {
         turn: &mut Turn<'_>,
     ) -> bool {
         if let Some(most) = self.fetch_bytes {
-            let lent = turn.client.lent_bytes(turn.executed);
+            let lent = turn.client.parking.lent_bytes(turn.executed);
             self.servant.when_cold(WhenCold::Waits {
                 bytes_max: most.saturating_sub(lent),
             });
@@ -458,7 +460,7 @@ impl<'a> Round<'a> {
         }
         let position = self.servant.take_wait();
         let tells_of_data = !matches!(asked.request, Request::Ping);
-        turn.client.settle_native(&position, tells_of_data); // Y1
+        turn.client.wait.settle_native(&position, tells_of_data); // Y1
         true
     }
 
@@ -481,7 +483,7 @@ impl<'a> Round<'a> {
         if wanted.is_empty() {
             return true;
         }
-        if let Some(then) = turn.client.park_native(turn.executed, wanted, most) {
+        if let Some(then) = turn.client.parking.park_native(turn.executed, wanted, most) {
             self.servant.when_cold(then); // `then` makes sure that it is answered
             self.answer(guard, asked, turn);
             return true;

@@ -22,6 +22,7 @@
 use duramen_acl::{Access, Denied, LoginError, User};
 use duramen_base::ids::TableId;
 use duramen_config::{AUDIT_CLASSES, clock};
+use duramen_redis::access;
 use duramen_redis::access::{Outcome as AuditOutcome, Reason, Record, origin as client_origin};
 use duramen_redis::command::Spec;
 use duramen_redis::state::{Client, Shared};
@@ -96,7 +97,7 @@ fn check_user<'a>(shared: &Shared, client: &Client, request: &Request<'a>) -> Ve
     if matches!(request, Request::Ping) {
         return Verdict::Allowed;
     }
-    let Some(user) = client.user().filter(|_| client.is_authenticated()) else {
+    let Some(user) = client.login().user().filter(|_| client.is_authenticated()) else {
         return Verdict::Refused(Refusal::LogIn);
     };
     let tables = Tables::of(shared);
@@ -142,7 +143,7 @@ pub(super) fn note(
     request: &Request<'_>,
     refused: &[Option<Refusal>],
 ) {
-    if shared.audit.classes() != 0 || !refused.is_empty() {
+    if shared.audit().classes() != 0 || !refused.is_empty() {
         note_parts(shared, client, request, refused);
     }
 }
@@ -161,7 +162,7 @@ fn note_parts(
     let mut denied: Vec<Reason> = Vec::new();
     let mut note = |n: usize, wanted: Wanted<'_>| {
         let Some(refusal) = refused.get(n).copied().flatten() else {
-            if wanted.spec.is_audited(shared.audit.classes()) {
+            if wanted.spec.is_audited(shared.audit().classes()) {
                 wanted.record(shared, client, AuditOutcome::Allowed);
             }
             return;
@@ -206,7 +207,7 @@ impl<'s> Tables<'s> {
     }
 
     fn name(&self, table: TableId) -> Option<&str> {
-        let names = self.names.get_or_init(|| self.shared.table_names());
+        let names = self.names.get_or_init(|| self.shared.storage.table_names());
         names.get(&table).map(String::as_str)
     }
 }
@@ -261,7 +262,7 @@ impl<'a> Wanted<'a> {
             wanted: self,
             tables,
         };
-        let checked = user.check(&asked, tables.shared.acl.catalog());
+        let checked = user.check(&asked, tables.shared.acl().catalog());
         checked.map_err(|denied| match denied {
             Denied::Command => Refusal::Command(self.spec.name),
             Denied::Table(_) if tables.name(self.table).is_none() => Refusal::UnknownTable,
@@ -278,17 +279,17 @@ impl<'a> Wanted<'a> {
             _ => self.key.unwrap_or_default().to_vec(),
         };
         let shared = tables.shared;
-        shared.note_denial(client_origin(shared, client), reason, object, PORT);
+        access::note_denial(shared, client_origin(shared, client), reason, object, PORT);
         self.record(shared, client, AuditOutcome::Denied);
     }
 
     fn record(&self, shared: &Shared, client: &Client, outcome: AuditOutcome) {
-        if !shared.audit.is_on() {
+        if !shared.audit().is_on() {
             return;
         }
         let class = self.spec.class().and_then(|class| AUDIT_CLASSES.get(class));
-        shared.audit.add(&Record {
-            user: client.user_name(),
+        shared.audit().add(&Record {
+            user: client.login().user_name(),
             address: &client.record().shown_peer(),
             client: client.record().id,
             command: self.spec.name,
@@ -342,21 +343,24 @@ pub(super) fn log_in(
     client: &mut Client,
     login: &Login<'_>,
 ) -> Result<(), (String, Option<u64>)> {
-    let users = shared.acl.users();
+    let users = shared.acl().users();
     let address = client.record().peer.ip();
     let pair = (login.user, login.password);
-    match shared.logins.log_in(&users, address, pair, clock::now_ms()) {
+    match shared
+        .logins()
+        .log_in(&users, address, pair, clock::now_ms())
+    {
         Ok(user) => {
             client.log_in(user);
-            if shared.audit.classes() & 1 != 0 {
+            if shared.audit().classes() & 1 != 0 {
                 let origin = client_origin(shared, client);
-                shared.record_login(&origin, user.name(), AuditOutcome::Allowed);
+                access::record_login(shared, &origin, user.name(), AuditOutcome::Allowed);
             }
             Ok(())
         }
         Err(error) => {
             let origin = client_origin(shared, client);
-            shared.note_failed_login(&origin, PORT.as_bytes(), login.user);
+            access::note_failed_login(shared, &origin, PORT.as_bytes(), login.user);
             let until_ms = match error {
                 LoginError::TooMany => None,
                 LoginError::Wrong { until_ms } => until_ms,
@@ -423,7 +427,7 @@ mod tests {
         assert_eq!(refused(TableId(99)), Refusal::UnknownTable);
         let request = Request::Single(read(TableId(99)));
         note(&shared, &client, &request, &[Some(Refusal::UnknownTable)]);
-        assert!(shared.acl.denials().is_empty());
+        assert!(shared.acl().denials().is_empty());
     }
 
     /// R4: each of 65,536 operations wrote into the logs.
@@ -443,12 +447,12 @@ mod tests {
         };
         assert_eq!(refused, [Some(Refusal::Key); 3]);
         assert_eq!(
-            shared.acl.count(Reason::Key),
+            shared.acl().count(Reason::Key),
             0,
             "it may be presented again"
         );
         note(&shared, &client, &request, &refused);
-        assert_eq!(shared.acl.count(Reason::Key), 1);
+        assert_eq!(shared.acl().count(Reason::Key), 1);
     }
 
     /// R3: a client from before the default user needed no password any more stayed refused.
@@ -456,12 +460,12 @@ mod tests {
     fn a_client_gets_the_rights_of_a_default_user_that_becomes_open() {
         let (shared, mut client) = client_with("~* +@all");
         assert!(client.is_authenticated());
-        shared.acl.require_password("secret");
+        shared.acl().require_password("secret");
         let record = Arc::clone(client.record());
         client = Client::new(record);
         assert!(client.begin_native(&shared));
         assert!(!client.is_authenticated());
-        shared.acl.require_password("");
+        shared.acl().require_password("");
         assert!(client.begin_native(&shared));
         assert!(client.is_authenticated());
     }

@@ -108,13 +108,13 @@ impl Acceptor {
 }
 
 fn welcome(here: Here<'_>, fd: OwnedFd, peer: SocketAddr, is_tls: bool, places: &mut Places<'_>) {
-    if !here.shared.enter(here.config.maxclients) {
+    if !here.shared.threads.enter(here.config.maxclients) {
         let why = b"-ERR max number of clients reached\r\n";
         return reject(here, &fd, is_tls, why);
     }
     let tls = is_tls.then(|| new_session(here.shared));
     let Ok(tls) = tls.map_or(Ok(None), |made| made.ok_or(()).map(Some)) else {
-        here.shared.leave();
+        here.shared.threads.leave();
         return reject(here, &fd, is_tls, b"");
     };
     here.thread.counters.connections_accepted.add(1);
@@ -137,7 +137,7 @@ fn welcome(here: Here<'_>, fd: OwnedFd, peer: SocketAddr, is_tls: bool, places: 
 
 /// The session of a connection that was accepted at a TLS port. None: there is no certificate.
 fn new_session(shared: &Shared) -> Option<Box<Session>> {
-    match shared.tls.session() {
+    match shared.settings.certificates().session() {
         Ok(session) => Some(Box::new(session)),
         Err(error) => {
             seldom!(error, "no TLS for a new client: {error}");
@@ -167,7 +167,7 @@ pub(super) fn own(here: Here<'_>, incoming: Incoming, places: &mut Places<'_>) -
     if places.watch.add(&fd, token).is_err() {
         places.connections.release(token);
         here.doors.door(here.number).connections_changed(-1);
-        here.shared.leave();
+        here.shared.threads.leave();
         let why = b"-ERR server is out of memory for connections\r\n";
         reject(here, &fd, tls.is_some(), why);
         return None;
@@ -178,7 +178,7 @@ pub(super) fn own(here: Here<'_>, incoming: Incoming, places: &mut Places<'_>) -
         places.sweeps.note_handshake();
         connection.begin_tls(session, here.now_ms);
     }
-    match here.shared.acl.is_open() {
+    match here.shared.acl().is_open() {
         true => connection.log_in_by_default(here.shared),
         false => places.sweeps.note_stranger(true),
     }
@@ -202,7 +202,7 @@ fn reserve(
     let is_unix = local.is_err() && !is_native;
     let (slot, token) = connections.reserve();
     let mut record = ClientRecord::new(
-        here.shared.next_client_id(),
+        here.shared.threads.next_client_id(),
         here.number,
         slot,
         fd.as_raw_fd(),

@@ -63,15 +63,21 @@ impl Behind {
     /// Bytes that may still be buffered for clients that do not take their replies (input::R1).
     #[cold]
     fn room(&mut self, here: Here<'_>, connection: &mut Connection) -> u64 {
-        if !connection.client.is_authenticated() && !here.shared.acl.is_open() {
+        if !connection.client.is_authenticated() && !here.shared.acl().is_open() {
             if connection.turn == RoomTurn::Waits {
                 connection.end_turn(here.doors);
             }
             return 0;
         }
         self.is_any = true;
-        let buffered = here.shared.sum(|counters| &counters.query_buffer_bytes)
-            + here.shared.sum(|counters| &counters.output_buffer_bytes);
+        let buffered = here
+            .shared
+            .threads
+            .sum(|counters| &counters.query_buffer_bytes)
+            + here
+                .shared
+                .threads
+                .sum(|counters| &counters.output_buffer_bytes);
         let bytes_max = here.config.pipeline_bytes_max();
         match bytes_max.saturating_sub(buffered) {
             0 if has_turn(here, connection) => {
@@ -119,7 +125,10 @@ fn is_behind(here: Here<'_>, connection: &Connection) -> bool {
 /// Whether more may be received from a connection that waits for elements.
 pub(super) fn has_room_for_parked(here: Here<'_>, connection: &Connection) -> bool {
     connection.input.len() < PARKED_BYTES_MAX
-        && here.shared.sum(|counters| &counters.query_buffer_bytes)
+        && here
+            .shared
+            .threads
+            .sum(|counters| &counters.query_buffer_bytes)
             < here.config.pipeline_bytes_max()
 }
 

@@ -27,6 +27,7 @@ use super::output::is_within_limit;
 use super::round::resp_connection;
 use duramen_config::seldom;
 use duramen_redis::pubsub::Encoded;
+use duramen_redis::pubsub::may_keep_subscriptions;
 use duramen_redis::threads::{Kind, Lost, Message, Publication};
 use rustix::event::epoll::EventFlags;
 use std::collections::BTreeSet;
@@ -85,7 +86,7 @@ impl Deliveries {
     /// Closes the clients of this thread that have subscriptions to which their users have no right
     /// any more; looks only after a change of rights.
     pub(super) fn close_unentitled(&mut self, traffic: &mut Traffic) {
-        let generation = traffic.thread.shared().acl.generation();
+        let generation = traffic.thread.shared().acl().generation();
         if std::mem::replace(&mut self.rights_seen, generation) == generation {
             return;
         }
@@ -95,7 +96,7 @@ impl Deliveries {
             };
             let connection = traffic.connection(token);
             if connection
-                .is_some_and(|it| !it.client.may_keep_subscriptions(traffic.thread.shared()))
+                .is_some_and(|it| !may_keep_subscriptions(&it.client, traffic.thread.shared()))
             {
                 traffic.close(token);
             }
@@ -240,6 +241,7 @@ fn is_slow(traffic: &mut Traffic, connection: &Connection) -> bool {
     let buffered = traffic
         .thread
         .shared()
+        .threads
         .sum(|counters| &counters.output_buffer_bytes);
     let is_slow = buffered > bytes_max;
     if is_slow {

@@ -200,16 +200,16 @@ impl FlashReads {
     ) {
         let mut goes_first = presented.is_some(); // F7
         let mut kept = presented.unwrap_or_default();
-        let (needed, ahead) = connection.client.take_wanted();
+        let (needed, ahead) = connection.client.parking.take_wanted();
         assert!(!needed.is_empty(), "a request that parks needs something");
         let kept_bytes = kept.iter().map(FetchedEntry::length).sum::<usize>();
         if kept_bytes > 0 && kept_bytes + bytes_of(&needed) > bytes_max(here) {
             goes_first = false;
-            if connection.client.may_give_up() {
+            if connection.client.parking.may_give_up() {
                 kept.clear();
             }
         }
-        let in_parts = connection.client.takes_part();
+        let in_parts = connection.client.parking.takes_part();
         let parked = Parked::new(needed, ahead, kept, in_parts);
         self.listed += parked.list().len();
         connection.waits_for = WaitsFor::Flash;
@@ -487,7 +487,7 @@ impl FlashReads {
         else {
             return;
         };
-        match parked.all_ended(bytes_max(here), || client.may_give_up()) {
+        match parked.all_ended(bytes_max(here), || client.parking.may_give_up()) {
             Ended::Whole => is_whole(token, connection, connections),
             Ended::Needs { given_up } => {
                 self.bytes -= given_up;
@@ -526,9 +526,9 @@ impl FlashReads {
         let (lent, failed) = parked.lend(forgotten, |cold, bytes| {
             self.lend(executor, cold, bytes).map(|_| ())
         });
-        client.was_lent(lent);
+        client.parking.was_lent(lent);
         if !failed.is_empty() {
-            client.could_not_fetch(failed);
+            client.parking.could_not_fetch(failed);
         }
     }
 
@@ -543,11 +543,11 @@ impl FlashReads {
         executor: &mut Executor,
     ) -> Option<Vec<FetchedEntry>> {
         match self.unpark(here, connection, executor) {
-            Some(parked) if executed == 0 && !connection.client.take_progress() => {
+            Some(parked) if executed == 0 && !connection.client.parking.take_progress() => {
                 Some(parked.into_fetched())
             }
             _ => {
-                connection.client.needs_nothing_lent();
+                connection.client.parking.needs_nothing_lent();
                 None
             }
         }

@@ -172,15 +172,15 @@ impl Holds {
         from: usize,
         releases: &mut Releases,
     ) -> Level {
-        let wait = connection.client.take_wait();
-        let effects = connection.client.take_effects(from);
+        let wait = connection.client.wait.take();
+        let effects = connection.client.effects.take(from);
         let bytes = connection.output.len() - from;
         let is_quiet = bytes == 0 && effects.is_empty() && !wait.has_own_end();
         if is_quiet || wait.is_none() || wait.is_durable() && self.may_reply(here) {
             connection.mode = connection.client.mode();
             releases.release(here, connection, effects, from);
             if is_quiet {
-                connection.client.keep_wait(wait); // I8
+                connection.client.wait = wait; // I8
             }
             return Level::Memory;
         }
@@ -207,7 +207,7 @@ impl Holds {
         };
         self.look_until(ends_ms);
         self.look_until(deadline_ms);
-        connection.client.note_blocked(has_own_end);
+        connection.client.record().note_blocked(has_own_end);
         let since_ms = &here.thread.counters.held_since_ms;
         if since_ms.get() == 0 && !has_own_end {
             since_ms.set(here.now_ms);
@@ -404,8 +404,8 @@ impl Holds {
         let held = connection.held.take().unwrap_or_else(|| HeldReplies {
             from: 0,
             bytes: 0,
-            wait: connection.client.take_wait(),
-            effects: connection.client.take_effects(0),
+            wait: connection.client.wait.take(),
+            effects: connection.client.effects.take(0),
             since_ms: here.now_ms,
             deadline_ms: 0,
         });
@@ -498,7 +498,7 @@ fn note_long_hold(here: Here<'_>, connection: &Connection) {
         Level::Memory => return,
     };
     let waited = Duration::from_millis(waited_ms);
-    here.shared.latency.add(event, waited);
+    here.shared.figures.latency().add(event, waited);
 }
 
 /// The wait is over: the replies, possibly replaced, may be sent, and their effects take place.
@@ -521,13 +521,13 @@ fn has_room_for_orphan(waiting_bytes: u64, bytes: usize) -> bool {
 impl Connection {
     /// The replies, possibly replaced, are held no more; returns their effects.
     fn finish_hold(&mut self, held: HeldReplies, state: WaitState) -> Effects {
-        self.client.note_blocked(false);
+        self.client.record().note_blocked(false);
         let end = held.from + held.bytes;
         let mode = self.client.mode();
         let is_failed = matches!(state, WaitState::Failed(_));
         if is_failed && mode.misleads(self.mode) {
             self.closing = true; // I4
-            if !self.client.waits_for_key() {
+            if !self.client.key_wait.waits() {
                 self.waits_for = WaitsFor::Input;
             }
         }

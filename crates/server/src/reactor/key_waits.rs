@@ -3,7 +3,7 @@
 //!
 //! **Invariants**
 //! - K1: a parked connection (`WaitsFor::Key`) costs no work: it is in the queues of its keys
-//!   (`shared::Shared::waiters`), and in [`Waits::ends`] if its wait has an end.
+//!   (`Shared::waiters`), and in [`Waits::ends`] if its wait has an end.
 //! - K2: a client that is told to look, and whose requests cannot run now, gives up its place, and
 //!   so does one whose connection is closing: no other client waits for its disk, or until it takes
 //!   its replies (waiters::W3).
@@ -24,6 +24,7 @@ use super::here::Here;
 use duramen_config::clock;
 use duramen_redis::command::AGAIN_MS;
 use duramen_redis::executor::Executor;
+use duramen_redis::pubsub::is_crowded;
 use std::collections::BTreeSet;
 
 /// Only `CLIENT PAUSE` holds requests for longer: those that are put off are shown again after
@@ -52,7 +53,7 @@ impl Connection {
         };
         self.held.is_none()
             && self.unsent_bytes() == 0
-            && (self.client.waits_for_key() || until_ms > clock::now_ms() + PUT_OFF_MS_MAX)
+            && (self.client.key_wait.waits() || until_ms > clock::now_ms() + PUT_OFF_MS_MAX)
     }
 }
 
@@ -86,7 +87,7 @@ impl Waits {
     }
 
     fn note_end(&mut self, token: Token, connection: &Connection) {
-        let end_ms = connection.client.key_wait_deadline_ms();
+        let end_ms = connection.client.key_wait.deadline_ms();
         if end_ms > 0 {
             self.ends.insert((end_ms, token));
         }
@@ -98,7 +99,7 @@ impl Waits {
     pub(super) fn pause(&mut self, token: Token, connection: &mut Connection, until_ms: u64) {
         connection.waits_for = WaitsFor::Pause { until_ms };
         self.paused.push(token);
-        if connection.client.waits_for_key() {
+        if connection.client.key_wait.waits() {
             self.note_end(token, connection);
         }
     }
@@ -114,7 +115,7 @@ impl Waits {
         if !connection.crowds {
             return false;
         }
-        connection.crowds = here.shared.is_crowded();
+        connection.crowds = is_crowded(here.shared);
         if connection.crowds {
             let until_ms = here.now_ms + CROWDED_PAUSE_MS;
             connection.waits_for = WaitsFor::Pause { until_ms };
@@ -126,13 +127,13 @@ impl Waits {
     /// Ends the parking of a connection, if it is parked, or paused on its way back.
     fn leave(&mut self, token: Token, connection: &mut Connection) -> bool {
         let is_paused = matches!(connection.waits_for, WaitsFor::Pause { .. });
-        let is_parked =
-            connection.waits_for == WaitsFor::Key || is_paused && connection.client.waits_for_key();
+        let is_parked = connection.waits_for == WaitsFor::Key
+            || is_paused && connection.client.key_wait.waits();
         if is_paused {
-            connection.client.note_blocked(false);
+            connection.client.record().note_blocked(false);
         }
         if is_parked {
-            let end_ms = connection.client.key_wait_deadline_ms();
+            let end_ms = connection.client.key_wait.deadline_ms();
             self.ends.remove(&(end_ms, token));
         }
         is_parked

@@ -23,14 +23,14 @@ impl Reactor {
     fn look_again(&mut self) {
         self.adopt();
         // There may be a password, or a time for it, from now on.
-        let is_open = self.traffic.thread.shared().acl.is_open();
+        let is_open = self.traffic.thread.shared().acl().is_open();
         self.traffic.sweeps.note_stranger(!is_open);
         self.deliveries.close_unentitled(&mut self.traffic);
         let (here, connections) = (self.traffic.thread.here(), &mut self.traffic.connections);
         self.traffic
             .waits
             .resume_paused(here, u64::MAX, connections);
-        if self.traffic.thread.shared().stopping() == Stop::Graceful {
+        if self.traffic.thread.shared().watch.stopping() == Stop::Graceful {
             self.begin_drain();
         }
     }
@@ -75,7 +75,7 @@ impl Reactor {
                     // RESET may have ended MONITOR since then.
                     let token = self.traffic.token_of(client).filter(|token| {
                         let connection = self.traffic.connection(*token);
-                        connection.is_some_and(|to| to.client.monitors())
+                        connection.is_some_and(|to| to.client.record().monitors())
                     });
                     if let Some(token) = token {
                         push(&mut self.traffic, token, &bytes);
@@ -90,7 +90,8 @@ impl Reactor {
             }
         }
         if closes {
-            self.traffic.thread.shared().wake_for_commit(); // replies of CLIENT KILL wait for this
+            // Replies of CLIENT KILL wait for this.
+            self.traffic.thread.shared().threads.wake_for_commit();
         }
         deliver(&mut self.traffic, &publications);
         if woken {

@@ -196,7 +196,7 @@ impl Reactor {
             self.traffic.sweep();
             self.invalidations.tend(self.traffic.thread.here());
             end_timed_round(self.traffic.thread.here(), began);
-            match self.traffic.thread.shared().stopping() {
+            match self.traffic.thread.shared().watch.stopping() {
                 Stop::No => {}
                 Stop::Graceful => {
                     if self.drained() {
@@ -325,11 +325,11 @@ impl Reactor {
         for token in self.traffic.connections.tokens() {
             self.traffic.close(token);
         }
-        self.traffic.thread.shared().wake_for_commit(); // as after Message::Close
+        self.traffic.thread.shared().threads.wake_for_commit(); // as after Message::Close
         for incoming in self.traffic.thread.door().incoming() {
             drop(incoming);
             self.traffic.thread.door().connections_changed(-1);
-            self.traffic.thread.shared().leave();
+            self.traffic.thread.shared().threads.leave();
         }
     }
 }

@@ -188,7 +188,7 @@ impl Traffic {
         {
             return self.close_taken(token, connection);
         }
-        if connection.closing && connection.client.waits_for_key() {
+        if connection.closing && connection.client.key_wait.waits() {
             self.waits.end(self.thread.here(), token, &mut connection); // key_waits::K2
         }
         // It may have sent `RESET`.
@@ -208,7 +208,7 @@ impl Traffic {
 pub(super) fn is_within_limit(here: Here<'_>, connection: &Connection) -> bool {
     // One that has removed its own user is closing.
     let is_known =
-        connection.client.is_authenticated() || here.shared.acl.is_open() || connection.closing;
+        connection.client.is_authenticated() || here.shared.acl().is_open() || connection.closing;
     let config = here.config;
     let limit = match is_known {
         true => config.output_limit_bytes,

@@ -265,7 +265,7 @@ pub(super) fn note_received(here: Here<'_>, connection: &Connection, bytes: usiz
 /// `preauth-limit`, whether its requests run or not. None: it has authenticated.
 #[inline]
 fn left_for(here: Here<'_>, connection: &Connection) -> Option<usize> {
-    if connection.client.is_authenticated() || here.shared.acl.is_open() {
+    if connection.client.is_authenticated() || here.shared.acl().is_open() {
         return None;
     }
     let left = here

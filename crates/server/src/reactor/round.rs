@@ -351,7 +351,7 @@ impl Traffic {
                 WaitsFor::Key
             }
             Ending::Paused { until_ms } => {
-                connection.client.note_blocked(true);
+                connection.client.record().note_blocked(true);
                 self.waits.pause(token, connection, until_ms);
                 connection.waits_for
             }

@@ -125,7 +125,7 @@ impl Traffic {
         let (timeout_ms, stall_ms, login_ms) = {
             let here = self.thread.here();
             let config = here.config;
-            let login_s = match here.shared.acl.is_open() {
+            let login_s = match here.shared.acl().is_open() {
                 true => 0,
                 false => config.login_timeout_s,
             };
@@ -151,7 +151,7 @@ impl Traffic {
                 }
                 continue;
             }
-            let since_ms = connection.client.stranger_since_ms;
+            let since_ms = connection.client.login().stranger_since_ms();
             let is_stranger = login_ms > 0 && !connection.client.is_authenticated();
             self.sweeps.note_stranger(is_stranger);
             let unsent = connection.sendable_bytes() > 0;
@@ -183,7 +183,7 @@ impl Traffic {
                     connection.waits_for,
                     WaitsFor::Input | WaitsFor::Output { .. }
                 )
-                && !connection.client.monitors()
+                && !connection.client.record().monitors()
                 && !connection.record.is_subscribed()
                 && connection.record.idle_ms(self.thread.now_ms()) >= timeout_ms
             {
@@ -214,6 +214,6 @@ pub(super) fn end_timed_round(here: Here<'_>, began: Option<Duration>) {
     let took = clock::thread_time().saturating_sub(began);
     let from_ms = here.config.slow.event_ms;
     if from_ms > 0 && took >= Duration::from_millis(from_ms) {
-        here.shared.latency.add(Event::Round, took);
+        here.shared.figures.latency().add(Event::Round, took);
     }
 }

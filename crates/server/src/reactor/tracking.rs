@@ -12,6 +12,7 @@ use super::here::Here;
 use super::round::resp_connection;
 use duramen_redis::state::shown;
 use duramen_redis::threads::{Invalid, Message};
+use duramen_redis::tracking::tend_tracking;
 use duramen_redis::tracking::{ClientTracking, Limits, Scope, write_broken, write_invalidation};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +38,7 @@ impl Invalidations {
         let generation = member.generation();
         if std::mem::replace(&mut self.tablets_seen, generation) != generation {
             let (threads, thread) = (&here.shared.threads, Some(here.number));
-            here.shared.tracking.all_changed(threads, thread);
+            here.shared.tracking().all_changed(threads, thread);
         }
     }
 
@@ -46,7 +47,7 @@ impl Invalidations {
     pub(super) fn tend(&mut self, here: Here<'_>) {
         if here.number == 0 && here.now_ms >= self.tended_ms + TEND_MS {
             self.tended_ms = here.now_ms;
-            here.shared.tend_tracking(limits(here));
+            tend_tracking(here.shared, limits(here));
         }
     }
 }
@@ -57,7 +58,7 @@ fn limits(here: Here<'_>) -> Limits {
 
 /// The time until the first thread must tend the registry; `None`: it has nothing to do there.
 pub(super) fn pause(here: Here<'_>) -> Option<Duration> {
-    let tracking = &here.shared.tracking;
+    let tracking = here.shared.tracking();
     let is_due = here.number == 0 && tracking.is_on() && tracking.exceeds(limits(here));
     is_due.then_some(Duration::from_millis(TEND_MS))
 }
@@ -72,10 +73,10 @@ pub(super) fn invalidate(traffic: &mut Traffic, client: u64, what: Invalid) {
         return;
     };
     let client = &mut connection.client;
-    let Some(tracking) = client.tracking.as_deref() else {
+    let Some(tracking) = client.tracking() else {
         return; // it has ended tracking since then
     };
-    let user = client.present_user(traffic.thread.shared());
+    let user = client.login().present_user(traffic.thread.shared().acl());
     let may_read = |key: &Arc<[u8]>| user.as_ref().is_some_and(|user| user.may_read_key(key));
     let what = wanted(tracking, what, may_read);
     if what == Invalid::Keys(Vec::new()) {
@@ -85,18 +86,19 @@ pub(super) fn invalidate(traffic: &mut Traffic, client: u64, what: Invalid) {
         return push_invalid(traffic, token, &what, false);
     };
     let user_id = client.record().text().user_id;
-    let record = traffic.thread.shared().client(redirect);
+    let record = traffic.thread.shared().threads.client(redirect);
     // It may have become another user since then.
     if let Some(record) = record.filter(|record| record.text().user_id == user_id) {
         let client = redirect;
         return traffic
             .thread
             .shared()
+            .threads
             .post(&record, Message::Redirected { client, what });
     }
     let protocol = client.protocol();
-    client.show(shown::BROKEN_REDIRECT, true);
-    if let Some(tracking) = &mut client.tracking {
+    client.record().show(shown::BROKEN_REDIRECT, true);
+    if let Some(tracking) = client.tracking_mut() {
         tracking.is_broken = true;
     }
     let mut out = Vec::new();
@@ -116,7 +118,7 @@ fn push_invalid(traffic: &mut Traffic, token: Token, what: &Invalid, redirected:
         return;
     };
     let protocol = connection.client.protocol();
-    let form = (redirected, connection.client.subscription_count() > 0);
+    let form = (redirected, !connection.client.subscriptions().is_empty());
     let mut out = Vec::new();
     match what {
         Invalid::All => write_invalidation(&mut out, protocol, None, form),

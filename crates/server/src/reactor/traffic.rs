@@ -153,6 +153,6 @@ impl Traffic {
         self.me().clients.remove(connection.record.id);
         connection.record.note_gone();
         self.thread.door().connections_changed(-1);
-        self.thread.shared().leave();
+        self.thread.shared().threads.leave();
     }
 }

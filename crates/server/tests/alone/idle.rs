@@ -29,7 +29,10 @@ fn ten_thousand_idle_connections() {
         busy(&mut client);
         clients.push(client);
     }
-    assert_eq!(server.shared().connected_clients(), connections + 100);
+    assert_eq!(
+        server.shared().threads.connected_clients(),
+        connections + 100
+    );
     let each = resident_bytes().saturating_sub(before) / connections as u64;
     eprintln!("{each} bytes of resident memory per idle connection, of {connections}");
     assert!(each <= 4096, "{each} bytes per idle connection");

@@ -137,7 +137,7 @@ fn not_ready_while_stopping() {
         client.write_all(&request).expect("sends");
     }
     wait_until("there are unsent replies", || {
-        let held = &server.shared().clients()[0].output_bytes;
+        let held = &server.shared().threads.clients()[0].output_bytes;
         held.load(std::sync::atomic::Ordering::Relaxed) > 0
     });
     server.stop();
@@ -170,8 +170,7 @@ fn oversized_headers_are_refused() {
 #[test]
 fn a_server_with_a_stuck_thread_is_not_alive() {
     let server = start();
-    let stuck_after_ms = &server.shared().stuck_after_ms;
-    stuck_after_ms.store(50, std::sync::atomic::Ordering::Relaxed);
+    server.shared().watch.set_stuck_after_ms(50);
     let connect = || {
         let mut client = TcpStream::connect(server.addresses().resp[0]).expect("connects");
         client.write_all(b"PING\r\n").expect("sends");

@@ -296,7 +296,7 @@ fn replies_that_wait_for_backups_become_errors() {
     let member = Member::start_with(None, |config| config.reply_timeout_s = 1);
     let (mut writer, mut reader) = (member.connect(), member.connect());
     let shared = member.server.shared();
-    assert_eq!(shared.replies_held_ms(), 0);
+    assert_eq!(shared.threads.replies_held_ms(), 0);
     let status = |enough_backups| MemberStatus {
         replicas: 2,
         servers_up: 2,
@@ -307,7 +307,7 @@ fn replies_that_wait_for_backups_become_errors() {
     let remedy = "; 2 of the 3 servers needed are up: start another one";
     let began = Instant::now();
     send(&mut writer, "SET a 1\r\nPING\r\n");
-    wait_until("it waits", || shared.replies_held_ms() > 0);
+    wait_until("it waits", || shared.threads.replies_held_ms() > 0);
     let error = "-NOREPLICAS no acknowledgement of this member's backups for ";
     expect(&mut writer, error);
     // The clock of a round may be some milliseconds behind.
@@ -323,10 +323,10 @@ fn replies_that_wait_for_backups_become_errors() {
     let remedy = "; servers that keep its newest replicas do not answer";
     assert!(told.ends_with(remedy), "{told}");
     // No client waits any more, and nothing is acknowledged: `/readyz` said that all is well.
-    let held_ms = shared.replies_held_ms();
+    let held_ms = shared.threads.replies_held_ms();
     assert!(held_ms >= 900, "{held_ms}");
     wait_until("the time goes on", || {
-        shared.replies_held_ms() > held_ms + 500
+        shared.threads.replies_held_ms() > held_ms + 500
     });
     // Both connections continue.
     member.read_until.set(u64::MAX);
@@ -334,7 +334,7 @@ fn replies_that_wait_for_backups_become_errors() {
     expect(&mut writer, "$1\r\n1\r\n");
     send(&mut reader, "PING\r\n");
     expect(&mut reader, "+PONG\r\n");
-    wait_until("all is well", || shared.replies_held_ms() == 0);
+    wait_until("all is well", || shared.threads.replies_held_ms() == 0);
 }
 
 /// A listener to `x` and to events of strings.

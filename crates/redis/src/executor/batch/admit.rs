@@ -8,13 +8,14 @@ use crate::command::lookup::Resolved;
 use crate::command::pause;
 use crate::command::permit::Permit;
 use crate::command::refusal::{NO_AUTH, Refusal};
-use crate::command::routing::{self, NotServed};
+use crate::command::routing::NotServed;
 use crate::command::spec::{Kind, Request, Spec};
 use crate::monitor;
 use crate::state::Shared;
 use crate::state::access::audit::Outcome;
 use crate::state::client::{Client, gate};
 use crate::state::local::Local;
+use crate::state::patience::{AGAIN_MS, Patience};
 use crate::state::shared::commands::global;
 use crate::table::COMMANDS;
 use duramen_config::clock;
@@ -40,7 +41,7 @@ pub(crate) enum Admitted {
 
 /// Whether replies are switched off, permanently or for one request.
 pub(crate) fn is_silent(client: &Client) -> bool {
-    client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP | gate::REPLY_SKIP_NEXT) != 0
+    client.gate() & (gate::REPLY_OFF | gate::REPLY_SKIP | gate::REPLY_SKIP_NEXT) != 0
 }
 
 /// Moves `CLIENT REPLY SKIP` on to its target, the next request; `true` = this request may be
@@ -48,16 +49,17 @@ pub(crate) fn is_silent(client: &Client) -> bool {
 pub(crate) fn begin_silence(turn: &mut Turn<'_>) -> bool {
     turn.replies.begin();
     let client = &mut *turn.client;
-    if client.gate & gate::REPLY_SKIP_NEXT != 0 {
-        client.gate = client.gate & !gate::REPLY_SKIP_NEXT | gate::REPLY_SKIP;
+    if client.gate() & gate::REPLY_SKIP_NEXT != 0 {
+        client.set_gate(gate::REPLY_SKIP_NEXT, false);
+        client.set_gate(gate::REPLY_SKIP, true);
     }
-    client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP) != 0
+    client.gate() & (gate::REPLY_OFF | gate::REPLY_SKIP) != 0
 }
 
 /// Whether the request is still silent after it ran (`CLIENT REPLY ON` is not).
 pub(crate) fn end_silence(client: &mut Client) -> bool {
-    let silent = client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP) != 0;
-    client.gate &= !gate::REPLY_SKIP;
+    let silent = client.gate() & (gate::REPLY_OFF | gate::REPLY_SKIP) != 0;
+    client.set_gate(gate::REPLY_SKIP, false);
     silent
 }
 
@@ -115,7 +117,7 @@ impl Admission<'_> {
             args: *args,
             hashes,
         };
-        if !self.client.is_authenticated() && self.shared.acl.is_open() {
+        if !self.client.is_authenticated() && self.shared.acl().is_open() {
             self.client.log_in_by_default(self.shared);
         }
         if !self.client.is_authenticated() && !spec.has(flag::NO_AUTH) {
@@ -140,12 +142,12 @@ impl Admission<'_> {
             // EXEC will check again.
             Err(NotServed::NotNow(_))
                 if self.client.in_multi() && !spec.has(flag::NEVER_QUEUED) => {}
-            Err(NotServed::NotNow(text)) => match self.client.waits_for_owner() {
+            Err(NotServed::NotNow(text)) => match self.client.patience.waits_for_owner() {
                 Some(until_ms) => return Admitted::Later { until_ms },
                 None => return self.refuse(Some(spec), text),
             },
         }
-        if self.client.is_limited_to_subscriptions() && !spec.has(flag::SUBSCRIBED) {
+        if self.client.gate() & gate::SUBSCRIBED != 0 && !spec.has(flag::SUBSCRIBED) {
             let text = format!(
                 "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
                 spec.name
@@ -161,7 +163,7 @@ impl Admission<'_> {
         if self.client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
             return self.enqueue(&request);
         }
-        if !self.client.waits_for_key() {
+        if !self.client.key_wait.waits() {
             self.report(&request);
         }
         Admitted::Run(permit)
@@ -171,12 +173,12 @@ impl Admission<'_> {
     #[inline]
     fn report(&mut self, request: &Request<'_>) {
         let (spec, args) = (request.spec, &request.args);
-        if !self.client.take_audited() && spec.is_audited(self.local.audited) {
+        if !self.client.parking.take_audited() && spec.is_audited(self.local.audited()) {
             audit::record(self.shared, self.client, spec, args, Outcome::Allowed);
         }
         // EXEC feeds its own line.
         if self.shared.commands.gate() & global::MONITORED != 0
-            && !self.client.take_monitored()
+            && !self.client.parking.take_monitored()
             && !spec.has(flag::RUNS_QUEUE)
         {
             monitor::feed(self.shared, self.client, spec, args);
@@ -201,16 +203,16 @@ impl Admission<'_> {
     }
 
     pub(crate) fn refuse(&mut self, spec: Option<&'static Spec>, text: &str) -> Admitted {
-        self.client.break_transaction();
+        self.client.transaction.refuse();
         self.client.end_key_wait(self.shared, true);
         let is_exec = spec.is_some_and(|spec| spec.has(flag::RUNS_QUEUE));
         if is_exec {
             self.client.end_transaction();
             let why = text.strip_prefix("ERR ").unwrap_or(text);
             let text = format!("EXECABORT Transaction discarded because of: {why}");
-            Encoder::new(self.out, self.client.protocol).error(text);
+            Encoder::new(self.out, self.client.protocol()).error(text);
         } else {
-            Encoder::new(self.out, self.client.protocol).error(text);
+            Encoder::new(self.out, self.client.protocol()).error(text);
         }
         self.local.note_error(self.shared, text);
         if let Some(spec) = spec {
@@ -225,7 +227,7 @@ impl Admission<'_> {
     fn waits_for_pause(&mut self, request: &Request<'_>) -> Option<u64> {
         let until_ms = pause::waits(&COMMANDS, request, self.shared, self.client);
         if until_ms.is_some()
-            && let Some(transaction) = &mut self.client.transaction
+            && let Some(transaction) = self.client.transaction.open_mut()
             && transaction.run.take().is_some()
         {
             transaction.ran = Duration::ZERO; // the next run begins with the first command
@@ -238,48 +240,45 @@ impl Admission<'_> {
     /// reserved; `None`: it waits for none.
     fn waits_for_reserved(&mut self, request: &Request<'_>) -> Option<u64> {
         let waits = self.shared.commands.gate() & global::RESERVED != 0
-            && !self.client.has_waited()
+            && !self.client.key_wait.is_over(self.client.record())
             && self.writes_to_reserved(request);
-        waits.then(|| clock::now_ms() + routing::AGAIN_MS)
+        waits.then(|| clock::now_ms() + AGAIN_MS)
     }
 
     /// Whether a request would write to keys that another client has reserved. Scripts are stopped
     /// when they commit, and commands that wait for elements when they find some.
     #[cold]
     fn writes_to_reserved(&mut self, request: &Request<'_>) -> bool {
-        let spec = request.spec;
+        let (spec, shared, client) = (request.spec, self.shared, &mut *self.client);
+        let (id, in_multi, patience) = (client.id(), client.in_multi(), &mut client.patience);
         if !spec.has(flag::RUNS_QUEUE) {
             let looks_later = spec.has(flag::SCRIPTING | flag::TAKES_FIRST);
             let writes = spec.has(flag::WRITE) && spec.has_keys() && !looks_later;
-            return writes
-                && !self.client.in_multi()
-                && are_put_off(request, self.shared, self.client);
+            return writes && !in_multi && are_put_off(request, shared, patience, id);
         }
-        let Some(queue) = self.client.transaction.take() else {
+        let Some(queue) = client.transaction.open() else {
             return false;
         };
-        let waits = queue.writes
+        queue.writes
             && !queue.is_drafted()
             && !queue.sliced
-            && match queue.hashes() {
-                _ if self.client.put_off != 0 => {
-                    self.shared.commands.reservation_lasts(self.client.put_off)
+            && match (patience.is_still_put_off(&shared.commands), queue.hashes()) {
+                (Some(lasts), _) => lasts,
+                (None, Some(keys)) => {
+                    patience.is_put_off(&shared.commands, id, keys.iter().copied())
                 }
-                Some(keys) => self.client.is_put_off(self.shared, keys.iter().copied()),
-                None => {
+                (None, None) => {
                     let mut requests = queue.requests(&COMMANDS);
-                    requests.any(|request| are_put_off(&request, self.shared, self.client))
+                    requests.any(|request| are_put_off(&request, shared, patience, id))
                 }
-            };
-        self.client.transaction = Some(queue);
-        waits
+            }
     }
 
     /// Queues a request of a client in MULTI that may make it.
     pub(crate) fn enqueue(&mut self, request: &Request<'_>) -> Admitted {
         let spec = request.spec;
         let limit = self.local.config(self.shared).request_limit_bytes;
-        if let Some(transaction) = &mut self.client.transaction {
+        if let Some(transaction) = self.client.transaction.open_mut() {
             let has_no_keys = !spec.has_keys() && !spec.names.select();
             let without_keys = transaction.without_keys + usize::from(has_no_keys);
             if without_keys > WITHOUT_KEYS_MAX {
@@ -350,12 +349,17 @@ fn is_attack(args: &Args<'_>) -> bool {
 }
 
 /// Whether a write to the keys of a request waits for another client's reservation. Once it does,
-/// it waits for that one alone (reserved::V3), and its keys are not compared again.
-fn are_put_off(request: &Request<'_>, shared: &Shared, client: &mut Client) -> bool {
+/// it waits for that one alone (reserved::V3), and its keys are not compared again. `client`: its id.
+fn are_put_off(
+    request: &Request<'_>,
+    shared: &Shared,
+    patience: &mut Patience,
+    client: u64,
+) -> bool {
     /// All threads wait while so many are compared: some microseconds.
     const KEYS_AT_ONCE: usize = 256;
-    if client.put_off != 0 {
-        return shared.commands.reservation_lasts(client.put_off);
+    if let Some(lasts) = patience.is_still_put_off(&shared.commands) {
+        return lasts;
     }
     let own: Vec<KeyHash>;
     let hashes = match request.hashes {
@@ -368,7 +372,7 @@ fn are_put_off(request: &Request<'_>, shared: &Shared, client: &mut Client) -> b
         known => known,
     };
     let mut parts = hashes.chunks(KEYS_AT_ONCE);
-    parts.any(|keys| client.is_put_off(shared, keys.iter().copied()))
+    parts.any(|keys| patience.is_put_off(&shared.commands, client, keys.iter().copied()))
 }
 
 /// Memory of a queued request until EXEC is over: its arguments, and its entries in tables here

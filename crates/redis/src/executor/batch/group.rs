@@ -73,11 +73,11 @@ fn hint_entries(
 
 /// The number of keys that EXEC counts as. Requests that the same group queues have been counted.
 fn keys_of_exec(client: &Client) -> usize {
-    let queued = match &client.transaction {
+    let queued = match client.transaction.open() {
         Some(transaction) => transaction.keys().unwrap_or(GROUP_KEYS),
         None => 0,
     };
-    queued + client.watched.len()
+    queued + client.transaction.watched().len()
 }
 
 impl Group {
@@ -104,7 +104,7 @@ impl Group {
 
     /// Whether the turn of the last request has had its time.
     pub(crate) fn is_turn_over(&mut self, session: &Session, local: &Local) -> bool {
-        let work = session.work().met_bytes() + local.work;
+        let work = session.work().met_bytes() + local.work();
         self.pace.look(work).turn_is_over
     }
 
@@ -131,7 +131,7 @@ impl Group {
         {
             let mut guard = session.pin();
             self.pace
-                .begin_guard(started, guard.pin().work().met_bytes() + env.local.work);
+                .begin_guard(started, guard.pin().work().met_bytes() + env.local.work());
             next = self.plan(&guard, shared, turns, position);
             self.hinted = 0;
             (at, stop) = self.run_guarded(&mut env, &mut guard, turns, 0);
@@ -153,7 +153,7 @@ impl Group {
             let mut guard = session.pin();
             let now = self.pace.now();
             self.pace
-                .begin_guard(now, guard.pin().work().met_bytes() + env.local.work);
+                .begin_guard(now, guard.pin().work().met_bytes() + env.local.work());
             (at, stop) = self.run_guarded(&mut env, &mut guard, turns, at);
         }
         self.account(&mut env, started, turns);
@@ -259,10 +259,10 @@ impl Group {
         while let Some(planned) = self.planned.get(at) {
             if last != Some(planned.turn) {
                 settle(env, guard, turns, last.replace(planned.turn));
-                let work = guard.pin().work().met_bytes() + env.local.work;
+                let work = guard.pin().work().met_bytes() + env.local.work();
                 self.pace.begin_turn(planned.turn, work);
                 let replies = &mut turns[planned.turn as usize].replies;
-                replies.set_bytes_max(env.local.output_bytes_max);
+                replies.set_bytes_max(env.local.output_bytes_max());
             }
             let turn = &mut turns[planned.turn as usize];
             let end = self
@@ -294,7 +294,7 @@ impl Group {
                 // Only a request with its own guard locks keys, and may have to run again alone.
                 let locks = outcome == Outcome::Retry { alone: true };
                 debug_assert!(!locks, "keys locked in a shared guard");
-                let work = guard.pin().work().met_bytes() + env.local.work;
+                let work = guard.pin().work().met_bytes() + env.local.work();
                 if self.pace.is_due(work) {
                     let look = self.pace.look(work);
                     turn.state.halted |= look.turn_is_over;
@@ -375,7 +375,7 @@ impl Group {
         let ran = self.ran;
         if ran == 0 {
             // Steps may have run, of an EXEC that goes on.
-            env.local.timed_ns = 0;
+            env.local.timing.take_timed_ns();
             return env.local.end_group(env.shared, Instant::now());
         }
         let counters = env.local.counters(env.shared);
@@ -384,7 +384,7 @@ impl Group {
         let now = Instant::now();
         let elapsed_ns = now.duration_since(started).as_nanos() as u64;
         // Requests that were timed separately are in the slow log separately.
-        let untimed_ns = elapsed_ns.saturating_sub(std::mem::take(&mut env.local.timed_ns));
+        let untimed_ns = elapsed_ns.saturating_sub(env.local.timing.take_timed_ns());
         env.local.end_group(env.shared, now);
         if let Some(first) = self.planned.first()
             && let Some(turn) = turns.get(first.turn as usize)

@@ -22,9 +22,9 @@ use std::time::Instant;
 pub(crate) fn run(shared: &Shared, local: &mut Local, turns: &mut [Turn<'_>]) {
     local.begin_group(shared, Instant::now());
     for turn in turns {
-        turn.replies.set_bytes_max(local.output_bytes_max);
+        turn.replies.set_bytes_max(local.output_bytes_max());
         while turn.executed < turn.requests.len() && !turn.state.halted {
-            local.meter.begin_none();
+            local.timing.meter().begin_none();
             run_one(shared, local, turn);
         }
     }
@@ -40,12 +40,12 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
         Resolved::Command(spec) if !runs_without_data(spec) && turn.client.is_authenticated() => {
             let text = format!(
                 "LOADING Duramen is loading the dataset in memory: {}",
-                shared.progress()
+                shared.storage.progress()
             );
             turn.admission(shared, local).refuse(Some(spec), &text)
         }
         Resolved::Command(spec)
-            if !spec.has(flag::NO_AUTH) && turn.client.waits_for_users(shared) =>
+            if !spec.has(flag::NO_AUTH) && turn.client.login().waits_for_users(shared) =>
         {
             let text = "LOADING this member has not heard from its coordinator yet, and so does not \
                         know which users may do this; until then it needs a requirepass of its own";

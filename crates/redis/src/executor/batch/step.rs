@@ -20,6 +20,7 @@ use crate::state::client::{Client, gate};
 use crate::state::local::Local;
 use crate::state::shared::commands::global;
 use crate::table::COMMANDS;
+use crate::tracking::commands::{end_caching, origin};
 use duramen_engine::{Guard, KeyHash};
 use duramen_wire::resp::Requests;
 
@@ -52,7 +53,7 @@ pub(super) struct Environment<'a> {
 pub(super) fn settle_one(env: &mut Environment<'_>, guard: &mut Guard<'_>, client: &mut Client) {
     if guard.order().has_position() {
         let level = env.local.level_of(env.shared, client);
-        client.settle(guard, level);
+        client.wait.settle(guard, level);
     }
 }
 
@@ -123,7 +124,7 @@ impl Step<'_> {
         };
         if turn.state.ending != Ending::Open
             || turn.has_enough_replies()
-            || turn.client.appended_bytes > APPENDED_BYTES_PER_TURN
+            || turn.state.appended_bytes > APPENDED_BYTES_PER_TURN
         {
             turn.state.halted = true;
         }
@@ -132,8 +133,8 @@ impl Step<'_> {
         } else {
             *ran += 1;
             let client = turn.client.id();
-            turn.client.put_off = 0;
-            turn.client.forget_kept();
+            turn.client.patience.end_put_off();
+            turn.client.parking.forget_kept();
             env.local.scripts.request_ended(env.shared, client);
         }
         outcome
@@ -151,8 +152,8 @@ impl Step<'_> {
             true => shared,
             false => shared & !global::RESERVED,
         };
-        let stops = turn.client.gate & !gate::RESTRICTED | shared;
-        if stops != 0 || spec.is_refused() || spec.is_audited(env.local.audited) {
+        let stops = turn.client.gate() & !gate::RESTRICTED | shared;
+        if stops != 0 || spec.is_refused() || spec.is_audited(env.local.audited()) {
             return None;
         }
         Permit::unrestricted(spec, turn.client).or_else(|| {
@@ -169,7 +170,7 @@ impl Step<'_> {
         let Resolved::Command(spec) = self.planned.resolved else {
             return None;
         };
-        let is_queue = turn.client.gate == gate::MULTI && env.shared.commands.gate() == 0;
+        let is_queue = turn.client.gate() == gate::MULTI && env.shared.commands.gate() == 0;
         let stops = flag::NEVER_QUEUED | flag::NO_MULTI;
         let is_queued = is_queue && env.member.is_none() && !spec.has(stops) && !spec.is_refused();
         is_queued.then_some(spec)
@@ -177,8 +178,8 @@ impl Step<'_> {
 
     fn queue(&self, spec: &'static Spec, env: &mut Environment<'_>, turn: &mut Turn<'_>) {
         let request = self.request(spec, turn.requests, turn.input);
-        env.local.meter.begin_none();
-        turn.client.flushing = None;
+        env.local.timing.meter().begin_none();
+        turn.client.keep_flushing(None);
         turn.admission(env.shared, env.local).enqueue(&request);
     }
 
@@ -285,7 +286,7 @@ impl Step<'_> {
         not_served: NotServed,
     ) -> Outcome {
         let text: &str = match &not_served {
-            NotServed::NotNow(text) => match turn.client.waits_for_owner() {
+            NotServed::NotNow(text) => match turn.client.patience.waits_for_owner() {
                 Some(until_ms) => {
                     let outcome = turn.wait_until(until_ms);
                     self.show_again(turn, outcome);
@@ -295,7 +296,7 @@ impl Step<'_> {
             },
             NotServed::Refused(text) => text,
         };
-        turn.client.unserved_until_ms = 0;
+        turn.client.patience.end_wait_for_owner();
         let mut admission = turn.admission(env.shared, env.local);
         admission.refuse(Some(spec), text);
         Outcome::Failed
@@ -310,7 +311,7 @@ impl Step<'_> {
         mut access: Access<'_, '_>,
     ) -> Outcome {
         let start = turn.out.len();
-        env.local.meter.begin_none();
+        env.local.timing.meter().begin_none();
         let place = match (self.planned.resolved, env.member) {
             (Resolved::Command(spec), Some(member)) => {
                 self.place(spec, member, env, turn, &mut access)
@@ -335,8 +336,8 @@ impl Step<'_> {
                 outcome
             }
             Admitted::Answered => {
-                turn.client.flushing = None;
-                turn.client.end_caching(self.planned.resolved.spec());
+                turn.client.keep_flushing(None);
+                end_caching(turn.client, self.planned.resolved.spec());
                 Outcome::Replied
             }
             Admitted::Attack => {
@@ -377,7 +378,7 @@ impl Step<'_> {
         mut access: Access<'_, '_>,
         alone: bool,
     ) -> Outcome {
-        let mut hashes = std::mem::take(&mut env.local.hashes);
+        let mut hashes = std::mem::take(&mut env.local.buffers.hashes);
         if let Some(guard) = access.guard() {
             let request = self.request(permit.spec(), turn.requests, turn.input);
             let table = turn.client.table(env.shared);
@@ -386,7 +387,7 @@ impl Step<'_> {
         let outcome = self.execute_with(&hashes, permit, env, turn, access, alone);
         hashes.clear();
         hashes.shrink_to(KEYS_KEPT);
-        env.local.hashes = hashes;
+        env.local.buffers.hashes = hashes;
         outcome
     }
 
@@ -416,19 +417,19 @@ impl Step<'_> {
             local: env.local,
             locked: alone,
         };
-        let tracks = context.client.gate & gate::TRACKS != 0;
-        if tracks && let Some(origin) = context.client.origin() {
+        let tracks = context.client.gate() & gate::TRACKS != 0;
+        if tracks && let Some(origin) = origin(context.client) {
             access.set_origin(origin);
         }
         let outcome = run::run(&mut context, permit, access.for_now());
         if tracks {
             access.set_origin(0); // others use the session too
         }
-        turn.client.appended_bytes += access.appended_bytes() - appended;
+        turn.state.appended_bytes += access.appended_bytes() - appended;
         if let Some(writes) = access.typed_writes() {
             env.local.wake_waiters(env.shared, writes);
             // As in Redis, they look before the requests behind this one run.
-            turn.state.halted |= !env.local.woken.is_empty();
+            turn.state.halted |= env.local.has_woken();
         }
         // Other clients of the thread waited too: it is their turn.
         turn.state.halted |= access.take_waited();
@@ -436,7 +437,7 @@ impl Step<'_> {
             Self::executed_by_member(spec, turn, outcome);
         }
         if tracks && !outcome.is_shown_again() {
-            turn.client.end_caching(Some(spec));
+            end_caching(turn.client, Some(spec));
         }
         outcome
     }
@@ -446,8 +447,8 @@ impl Step<'_> {
     fn executed_by_member(spec: &Spec, turn: &mut Turn<'_>, outcome: Outcome) {
         turn.client.wait.lease(routing::tells_of_data(spec));
         if outcome == Outcome::Blocked || !outcome.is_shown_again() {
-            turn.client.unserved_until_ms = 0;
-            turn.client.flushing = None;
+            turn.client.patience.end_wait_for_owner();
+            turn.client.keep_flushing(None);
         }
     }
 }

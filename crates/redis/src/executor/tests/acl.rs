@@ -1,6 +1,7 @@
 //! Users: every command is checked, at queueing and in EXEC, and changed rights hold at once.
 
 use super::*;
+use crate::access::changes;
 use crate::command::flag;
 use crate::command::spec::Spec;
 use crate::reply::wait::State as WaitState;
@@ -461,7 +462,7 @@ fn changed_rights_hold_for_open_connections() {
     assert_eq!(ask(&mut admin, "ACL WHOAMI"), "$7\r\ndefault\r\n");
     assert_eq!(ask(&mut admin, "ACL DELUSER u"), ":1\r\n");
     assert!(
-        admin.take_wait().has_own_end(),
+        admin.wait.take().has_own_end(),
         "its reply waits until they are gone"
     );
     ask(&mut admin, "ACL SETUSER u on >p ~* +@all");
@@ -514,7 +515,7 @@ fn failed_logins_are_slowed() {
     for n in 0..6 {
         let before_ms = duramen_config::clock::coarse_ms();
         s.expect_error("AUTH u wrong", "WRONGPASS");
-        let waits = s.client.take_wait();
+        let waits = s.client.wait.take();
         assert_eq!(waits.has_own_end(), n == 5, "{n}");
         if n == 5 {
             let state = |now_ms| waits.state(|_| Level::Synced, None, now_ms);
@@ -528,7 +529,7 @@ fn failed_logins_are_slowed() {
     s.expect("AUTH u p", "+OK\r\n");
     s.expect_error("AUTH u wrong", "WRONGPASS");
     assert!(
-        !s.client.take_wait().has_own_end(),
+        !s.client.wait.take().has_own_end(),
         "a success ends the slowing"
     );
 }
@@ -578,13 +579,13 @@ fn users_are_saved_only_if_a_start_can_read_them() {
         assert_eq!(s.ask_bytes(&args), "+OK\r\n");
     };
     (0..3).for_each(&mut add);
-    assert_eq!(shared.save_users(), Ok(()));
+    assert_eq!(changes::save_users(&shared), Ok(()));
     let saved = std::fs::read(&file).expect("a file");
     assert!(saved.len() > 2 << 20);
     let again = super::shared(config).expect("a start");
-    assert_eq!(again.acl.users().print(), shared.acl.users().print());
+    assert_eq!(again.acl().users().print(), shared.acl().users().print());
     (3..17).for_each(&mut add);
-    let refused = shared.save_users().expect_err("they are too long");
+    let refused = changes::save_users(&shared).expect_err("they are too long");
     assert!(refused.contains("more than the 16777216"), "{refused}");
     assert_eq!(std::fs::read(&file).expect("a file"), saved);
 }

@@ -135,14 +135,14 @@ impl World {
 
     /// Waits until the time of a waiting request is over.
     fn pass_deadline(&self, who: usize) {
-        let deadline_ms = self.callers[who].client.key_wait_deadline_ms();
+        let deadline_ms = self.callers[who].client.key_wait.deadline_ms();
         while duramen_config::clock::now_ms() < deadline_ms {
             std::thread::yield_now();
         }
     }
 
     fn keys_waited_for(&self) -> usize {
-        self.server.shared.waiters.keys()
+        self.server.shared.waiters().keys()
     }
 }
 
@@ -367,9 +367,9 @@ fn times_are_read_as_by_redis() {
         assert_eq!(reply, format!("-ERR {text}\r\n"), "{timeout}");
     }
     world.wait(0, "BLPOP q -0.0001"); // a part of a millisecond: none, and so for ever
-    assert_eq!(world.callers[0].client.key_wait_deadline_ms(), 0);
+    assert_eq!(world.callers[0].client.key_wait.deadline_ms(), 0);
     world.wait(1, "BLPOP q 0.0101");
-    let deadline_ms = world.callers[1].client.key_wait_deadline_ms();
+    let deadline_ms = world.callers[1].client.key_wait.deadline_ms();
     let left_ms = deadline_ms.saturating_sub(duramen_config::clock::now_ms());
     assert!(deadline_ms > 0 && left_ms <= 11, "{left_ms}");
     world.pass_deadline(1);
@@ -599,13 +599,7 @@ fn an_entry_of_a_stream_shows_each_waiting_reader_once_and_is_searched_once_by_a
         world.wait(who, "XREAD BLOCK 0 STREAMS k $");
     }
     let searches = |world: &World| {
-        let of = |executor: &Executor| {
-            executor
-                .local
-                .stream_place
-                .as_ref()
-                .map_or(0, |it| it.searches)
-        };
+        let of = |executor: &Executor| executor.local.stream_place().map_or(0, |it| it.searches);
         world.executors.each_ref().map(of)
     };
     let before = searches(&world);

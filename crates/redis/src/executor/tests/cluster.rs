@@ -595,7 +595,7 @@ fn replies_that_tell_of_data_need_a_lease() {
             executor, client, ..
         } = &mut member.session;
         run(executor, client, requests.as_bytes());
-        client.take_wait().is_leased()
+        client.wait.take().is_leased()
     };
     for request in ["GET", "SET k", "TTL", "EXISTS"] {
         let request = match request {
@@ -615,7 +615,7 @@ fn replies_that_tell_of_data_need_a_lease() {
     assert!(!leased(&format!("GET {foreign}\r\n")));
     let mut alone = Server::session(1);
     alone.expect("GET a", "$-1\r\n");
-    assert!(alone.client.take_wait().is_none());
+    assert!(alone.client.wait.take().is_none());
 }
 
 /// membership::M1: after `quiesce` has returned, no write that used an older view follows.

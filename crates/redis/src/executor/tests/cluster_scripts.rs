@@ -2,6 +2,7 @@
 
 use super::cluster_member::{Member, keys};
 use super::{Session, run, run_part};
+use crate::script::cluster;
 use duramen_base::planted::{Bug, with_bug};
 use duramen_wire::native::message::ClusterFunctions;
 use duramen_wire::resp::RequestEncoder;
@@ -36,10 +37,13 @@ fn request_by(way: &str, s: &mut Session, script: &str, key: &str) -> Vec<u8> {
             let text = format!(
                 "#!lua name=l\nredis.register_function('f', function(KEYS, ARGV) {script} end)"
             );
-            s.server.shared.adopt_functions(&ClusterFunctions {
-                revision: 1,
-                texts: vec![text.into_bytes()],
-            });
+            cluster::adopt_functions(
+                &s.server.shared,
+                &ClusterFunctions {
+                    revision: 1,
+                    texts: vec![text.into_bytes()],
+                },
+            );
             "f".to_owned()
         }
     };

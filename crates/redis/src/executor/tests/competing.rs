@@ -411,6 +411,7 @@ fn a_script_takes_no_place_for_which_another_one_waits() {
 fn each_write_in_flight_waits_for_one_reservation() {
     let mut s = Server::session(1);
     let mut native = s.server.client(0);
+    let id = native.id();
     let shared = Arc::clone(&s.server.shared);
     let guard = s.executor.session().expect("a session").pin();
     let keys = [guard.hash(b"a"), guard.hash(b"b")];
@@ -419,15 +420,24 @@ fn each_write_in_flight_waits_for_one_reservation() {
     for holder in holders {
         shared.commands.reserve(holder, keys.iter().copied(), time);
     }
-    assert!(keys.iter().all(|key| native.is_key_put_off(&shared, *key)));
+    assert!(
+        keys.iter()
+            .all(|key| native.patience.is_key_put_off(&shared.commands, id, *key))
+    );
     shared.commands.release(holders[0]);
     let other = guard.hash(b"other");
-    assert!(!native.is_key_put_off(&shared, other));
-    native.end_put_off(other);
+    assert!(!native.patience.is_key_put_off(&shared.commands, id, other));
+    native.patience.end_key_put_off(other);
     for key in keys {
-        assert!(!native.is_key_put_off(&shared, key), "it has waited");
-        native.end_put_off(key);
-        assert!(native.is_key_put_off(&shared, key), "this is another one");
+        assert!(
+            !native.patience.is_key_put_off(&shared.commands, id, key),
+            "it has waited"
+        );
+        native.patience.end_key_put_off(key);
+        assert!(
+            native.patience.is_key_put_off(&shared.commands, id, key),
+            "this is another one"
+        );
     }
     shared.commands.release(holders[1]);
 }

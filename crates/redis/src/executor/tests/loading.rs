@@ -2,6 +2,7 @@
 //! afterwards.
 
 use super::{Executor, ending, run};
+use crate::access;
 use crate::command::turn::Ending;
 use crate::durability::Progress;
 use crate::state::Shared;
@@ -73,13 +74,11 @@ fn a_member_obeys_no_stranger_before_it_has_heard_who_may_command() {
         "{text}"
     );
     // Once it has heard that there are none, its own users decide.
-    shared
-        .adopt_first_users(&ClusterUsers::default())
-        .expect("none");
-    assert!(!client.waits_for_users(&shared));
+    access::adopt_first_users(&shared, &ClusterUsers::default()).expect("none");
+    assert!(!client.login().waits_for_users(&shared));
     // A password of its own decides before.
     let (shared, mut executor, mut client) = member("secret");
-    assert!(!client.waits_for_users(&shared));
+    assert!(!client.login().waits_for_users(&shared));
     // But nobody changes users that those of the cluster may replace.
     let changes =
         b"AUTH secret\r\nCONFIG GET port\r\nACL SETUSER u on\r\nACL DELUSER u\r\nACL LOAD\r\n";
@@ -88,7 +87,7 @@ fn a_member_obeys_no_stranger_before_it_has_heard_who_may_command() {
         .matches("-LOADING this member serves no data yet")
         .count();
     assert_eq!(refused, 3, "{text}");
-    assert!(text.contains("port") && shared.acl.users().get("u").is_none());
+    assert!(text.contains("port") && shared.acl().users().get("u").is_none());
 }
 
 /// users::V4: another user without a password administrated.
@@ -121,13 +120,12 @@ fn nobody_from_before_the_clusters_users_is_one_of_them() {
             config.access.users = "user ann on >own ~* +@all".to_owned();
         });
         run(&mut executor, &mut client, first.as_bytes());
-        let rules = shared.acl.users().print_with_ids();
+        let rules = shared.acl().users().print_with_ids();
         let rules = String::from_utf8(rules).expect("text");
         let rules = rules
             .replace("nopass", &format!("#{}", "0".repeat(64)))
             .into_bytes();
-        shared
-            .adopt_first_users(&ClusterUsers { rules, revision: 1 })
+        access::adopt_first_users(&shared, &ClusterUsers { rules, revision: 1 })
             .expect("right users");
         let text = run(&mut executor, &mut client, b"CONFIG GET port\r\n");
         if !is_user {
@@ -168,7 +166,7 @@ fn data_has_to_wait_and_then_the_same_connection_is_served() {
 #[test]
 fn info_tells_how_far_it_is() {
     let (shared, mut executor, mut client) = loading("");
-    shared.set_progress(Progress {
+    shared.storage.set_progress(Progress {
         now: Some(duramen::Progress {
             phase: duramen::Phase::Segments,
             bytes_done: 25 << 20,
@@ -203,7 +201,7 @@ fn info_tells_how_far_it_is() {
 #[test]
 fn a_new_directory_is_told_apart_from_one_that_is_loaded() {
     let (shared, mut executor, mut client) = loading("");
-    shared.set_progress(Progress {
+    shared.storage.set_progress(Progress {
         now: Some(duramen::Progress {
             phase: duramen::Phase::Making,
             bytes_done: 0,

@@ -115,7 +115,7 @@ fn is_written_in_the_pause() -> bool {
         std::thread::sleep(COMES); // it waits for a head
         let paused = run(&mut executor, &mut pauser, b"CLIENT PAUSE 100000 WRITE\r\n");
         assert_eq!(paused, "+OK\r\n");
-        let wait = pauser.take_wait();
+        let wait = pauser.wait.take();
         let is_answered = || {
             let state = wait.state(|_| Level::Synced, None, START_MS);
             !matches!(state, WaitState::Waiting { .. })
@@ -342,7 +342,10 @@ fn watch_of_a_key_that_has_left(leave: fn(&mut Member)) -> Result<(), Failure> {
     };
     let done = transaction::commands::watch(&mut ctx, &mut guard);
     drop(guard);
-    assert_eq!(client.watched.len(), usize::from(done.is_ok()));
+    assert_eq!(
+        client.transaction.watched().len(),
+        usize::from(done.is_ok())
+    );
     done
 }
 

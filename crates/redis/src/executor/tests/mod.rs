@@ -106,7 +106,7 @@ impl Server {
     }
 
     pub(crate) fn client(&self, thread: usize) -> Client {
-        let id = self.shared.next_client_id();
+        let id = self.shared.threads.next_client_id();
         let address = "127.0.0.1:1".parse().expect("an address");
         let slot = id as u32;
         let record = ClientRecord::new(id, thread, slot, 3, address, address, START_MS);
@@ -266,7 +266,7 @@ fn run_in_turns(
         let ending = turn[0].ending();
         let yields = turn[0].unfinished == Some(Outcome::Yield);
         let thread = client.record().thread;
-        let effects = client.take_effects(from);
+        let effects = client.effects.take(from);
         release(effects, &executor.shared, thread, Some((&mut out, from)));
         parts = if progressed { 0 } else { parts + 1 };
         let waits = !progressed && !yields;

@@ -270,7 +270,10 @@ fn small_operations_answer_truthfully() {
     );
     s.expect("SHUTDOWN", "");
     assert_eq!(ending(&s.client), Ending::CloseAfterReply);
-    assert_eq!(s.server.shared.stopping(), crate::threads::Stop::Graceful);
+    assert_eq!(
+        s.server.shared.watch.stopping(),
+        crate::threads::Stop::Graceful
+    );
 }
 
 /// A text of 2,000 bytes: to compare two of them takes several milliseconds.

@@ -17,7 +17,7 @@ fn turn(executor: &mut Executor, client: &mut Client, lines: &str) -> (String, u
     executor.run(&mut turn);
     let (executed, end) = (turn[0].executed, turn[0].ending());
     note_ending(client, end);
-    let effects = client.take_effects(0);
+    let effects = client.effects.take(0);
     release(effects, &executor.shared, 0, Some((&mut out, 0)));
     let reply = String::from_utf8_lossy(&out).into_owned();
     (reply, executed, end)
@@ -512,7 +512,7 @@ impl OnFlash {
     fn fetch(&mut self) {
         let s = &mut self.s;
         let device = s.server.shared.tier().expect("flash").options().device;
-        let (mut wanted, _): (Vec<Cold>, _) = s.client.take_wanted();
+        let (mut wanted, _): (Vec<Cold>, _) = s.client.parking.take_wanted();
         assert!(!wanted.is_empty(), "it waits for entries");
         let mut lent = 0;
         while let Some(cold) = wanted.pop() {
@@ -527,7 +527,7 @@ impl OnFlash {
                 Fetched::Longer(longer) => wanted.push(longer),
             }
         }
-        s.client.was_lent(lent);
+        s.client.parking.was_lent(lent);
     }
 
     /// Runs the requests, of which some wait for flash, to their end; returns the replies, and how
@@ -552,7 +552,7 @@ impl OnFlash {
                 self.fetch();
             }
         }
-        let effects = self.s.client.take_effects(0);
+        let effects = self.s.client.effects.take(0);
         release(effects, &self.s.executor.shared, 0, Some((&mut out, 0)));
         (String::from_utf8_lossy(&out).into_owned(), waits)
     }

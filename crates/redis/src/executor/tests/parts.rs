@@ -93,10 +93,10 @@ fn in_parts(s: &mut Session, request: &str) -> (String, u32) {
         if !reply.is_empty() {
             return (reply, within);
         }
-        let progress = s.client.take_progress_of_values(TableId::DEFAULT);
+        let progress = s.client.parking.take_values(TableId::DEFAULT);
         let progress = progress.expect("it goes on");
         within += u32::from(progress.at > 0);
-        s.client.keep_progress_of_values(progress);
+        s.client.parking.keep_values(progress);
     }
 }
 
@@ -187,7 +187,7 @@ fn a_part_of_a_combination_knows_how_long_its_reading_took() {
     let mut s = Server::session(1);
     fill(&mut s, "f", "f", 2_000);
     assert_eq!(s.ask_part(&format!("SUNION{}", many("f"))), "");
-    let progress = s.client.take_progress_of_values(TableId::DEFAULT);
+    let progress = s.client.parking.take_values(TableId::DEFAULT);
     let progress = progress.expect("it goes on");
     assert!(progress.reading > Duration::ZERO);
     let time = Duration::from_millis(1);
@@ -256,7 +256,7 @@ fn a_request_in_parts_is_in_the_audit_log_once() {
     assert_eq!(s.ask_part(&union), "");
     assert!(s.ask(&union).starts_with("*4000\r\n"));
     assert!(s.ask("SCARD a").starts_with(':'));
-    s.server.shared.audit.end();
+    s.server.shared.audit().end();
     let lines = std::fs::read_to_string(&log).expect("a log");
     assert_eq!(lines.matches("sunion").count(), 1, "{lines}");
     assert_eq!(lines.matches("scard").count(), 1, "{lines}");

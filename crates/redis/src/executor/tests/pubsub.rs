@@ -3,6 +3,7 @@
 use super::{Server, Session, ending, run};
 use crate::command::turn::Ending;
 use crate::executor::Executor;
+use crate::pubsub::may_keep_subscriptions;
 use crate::state::client::Client;
 use crate::state::pubsub::subscribers::write_message;
 use crate::threads::mailbox::Message;
@@ -450,14 +451,14 @@ fn channels_need_a_right() {
     assert!(log.contains("$7\r\nchannel\r\n"), "{log}");
     let dryrun = ask(&mut admin, "ACL DRYRUN u PSUBSCRIBE n*");
     assert!(dryrun.contains("User u has no permissions to access the 'n*' channel"));
-    assert!(client.may_keep_subscriptions(&server.shared));
+    assert!(may_keep_subscriptions(&client, &server.shared));
     ask(&mut admin, "ACL SETUSER u resetchannels &news");
     assert!(
-        !client.may_keep_subscriptions(&server.shared),
+        !may_keep_subscriptions(&client, &server.shared),
         "it has the pattern"
     );
     ask(&mut client, "PUNSUBSCRIBE");
-    assert!(client.may_keep_subscriptions(&server.shared));
+    assert!(may_keep_subscriptions(&client, &server.shared));
 }
 
 #[test]
@@ -478,7 +479,7 @@ fn too_many_subscriptions_change_nothing() {
         failed.contains("subscriptions of this connection"),
         "{failed}"
     );
-    let patterns = |session: &Session| session.server.shared.pubsub.count(Kind::Pattern);
+    let patterns = |session: &Session| session.server.shared.pubsub().count(Kind::Pattern);
     let before = patterns(&session);
     session.expect_error(
         &format!("PSUBSCRIBE b {}", "c".repeat(1000)),

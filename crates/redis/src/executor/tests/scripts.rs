@@ -474,10 +474,10 @@ fn scripts_wait_until_old_interpreters_are_dropped() {
     let discard = |number: usize| {
         for _ in 0..number {
             let machine = Machine::new(limits(1 << 20)).expect("memory for a stack");
-            shared.scripts.discard(machine);
+            shared.scripts().discard(machine);
         }
     };
-    let held = shared.scripts.hold_discards();
+    let held = shared.scripts().hold_discards();
     discard(5);
     assert_eq!(s.ask_part(REQUEST), "");
     assert_eq!(s.ask_part(REQUEST), "");
@@ -490,7 +490,7 @@ fn scripts_wait_until_old_interpreters_are_dropped() {
     }
     assert_eq!(reply, ":7\r\n");
     // It has left its interpreter for the next one.
-    let held = shared.scripts.hold_discards();
+    let held = shared.scripts().hold_discards();
     discard(5);
     s.expect(REQUEST, ":7\r\n");
     drop(held);
@@ -509,7 +509,7 @@ fn errors_that_a_script_makes_count_as_no_want_of_memory() {
         assert!(reply.starts_with('-') && reply.contains("OOM x"), "{reply}");
     }
     let shared = Arc::clone(&s.server.shared);
-    assert_eq!(shared.memory_refusals.count(), 0);
+    assert_eq!(shared.figures.refusals().count(), 0);
     s.executor.local.note_error(&shared, "OOM x");
-    assert_eq!(shared.memory_refusals.count(), 1);
+    assert_eq!(shared.figures.refusals().count(), 1);
 }

@@ -121,7 +121,7 @@ fn run_beside(
         between(&mut s.executor);
         assert!(rounds < 10_000, "it does not end");
     }
-    let effects = s.client.take_effects(0);
+    let effects = s.client.effects.take(0);
     release(effects, &s.server.shared, 0, Some((&mut out, 0)));
     (String::from_utf8(out).expect("text"), rounds)
 }

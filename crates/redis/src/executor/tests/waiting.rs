@@ -2,6 +2,7 @@
 //! plays the disk.
 
 use super::{Executor, START_MS};
+use crate::command::databases;
 use crate::command::outcome::Outcome;
 use crate::executor::Turn;
 use crate::reply::wait::{State as WaitState, Until, Wait};
@@ -44,7 +45,7 @@ impl Bench {
     }
 
     fn client(&self) -> Client {
-        let id = self.shared.next_client_id();
+        let id = self.shared.threads.next_client_id();
         let address = "127.0.0.1:1".parse().expect("an address");
         let record = Arc::new(ClientRecord::new(id, 0, 0, 3, address, address, START_MS));
         self.shared.threads[0].clients.insert(Arc::clone(&record));
@@ -102,7 +103,7 @@ impl Bench {
             .map(|(out, (client, _))| {
                 (
                     String::from_utf8_lossy(&out).into_owned(),
-                    client.take_wait(),
+                    client.wait.take(),
                 )
             })
             .collect()
@@ -270,10 +271,8 @@ fn requests_and_tables_have_levels_of_their_own() {
         "DURAMEN.WRITE k v LEVEL memory\r\nDURAMEN.REMOVE k LEVEL buffered\r\n",
     );
     assert_eq!(wait.level(), Level::Buffered);
-    let table = bench
-        .shared
-        .create_table("fast", Some(Level::Memory))
-        .expect("a table");
+    let table = databases::create_table(&bench.shared, "fast", Some(Level::Memory));
+    let table = table.expect("a table");
     assert_eq!(bench.shared.commands.levels.of(table), Some(Level::Memory));
     bench.commit(Level::Synced);
     let (reply, wait) = bench.one(

@@ -11,6 +11,7 @@ use crate::command::context::Context;
 use crate::operation::figures;
 use crate::operation::footprint::Footprint;
 use crate::state::Shared;
+use crate::state::flash_stats;
 use duramen_config::process;
 use duramen_engine::Store;
 use std::sync::atomic::Ordering;
@@ -93,8 +94,12 @@ fn own_figures(shared: &Shared, store: &Store, fields: &mut Fields) {
     fields.figures(&figures::STORE, &store.stats(), &names);
     if shared.tier().is_some() {
         let names = figures::FLASH.each_ref().map(|figure| figure.info);
-        fields.figures(&figures::FLASH, &shared.flash_stats(store), &names);
-        let waiting = shared.sum(|counters| &counters.flash_parked);
+        fields.figures(
+            &figures::FLASH,
+            &flash_stats(store, &shared.threads),
+            &names,
+        );
+        let waiting = shared.threads.sum(|counters| &counters.flash_parked);
         fields.add("duramen_flash_waiting_clients", waiting);
     }
 }
@@ -119,9 +124,9 @@ fn allocator(footprint: &Footprint, rss: u64, fields: &mut Fields) {
 
 /// Fields of scripts and functions, whose interpreters are a part of the heap.
 fn scripts(shared: &Shared, fields: &mut Fields) {
-    let (number, bytes) = shared.scripts.cache.size();
+    let (number, bytes) = shared.scripts().cache.size();
     fields.add("number_of_cached_scripts", number);
-    let libraries = shared.scripts.libraries.current();
+    let libraries = shared.scripts().libraries.current();
     fields.add("number_of_functions", libraries.functions());
     fields.add("number_of_libraries", libraries.all().count());
     for name in ["used_memory_scripts", "used_memory_scripts_eval"] {

@@ -16,6 +16,7 @@ use crate::figures::error_names;
 use crate::figures::figure::Figure;
 use crate::state::access::users::Reason;
 use crate::state::db::DBS;
+use crate::state::shared::totals;
 use crate::threads::clients::ClientRecord;
 use crate::threads::publication::Kind;
 use duramen_config::{ConfigFile, REDIS_VERSION, process};
@@ -128,7 +129,7 @@ fn title(fields: &mut Fields, name: &str) {
 fn nothing(_: &Context<'_>, _: &mut Fields) {}
 
 fn server(ctx: &Context<'_>, fields: &mut Fields) {
-    let uptime_s = ctx.shared.started.elapsed().as_secs();
+    let uptime_s = ctx.shared.figures.started().elapsed().as_secs();
     let config = ctx.shared.config();
     fields.add("redis_version", REDIS_VERSION);
     fields.add("redis_git_sha1", "00000000");
@@ -163,14 +164,14 @@ fn server(ctx: &Context<'_>, fields: &mut Fields) {
         "executable",
         std::env::current_exe().unwrap_or_default().display(),
     );
-    let file = ctx.shared.config_file.as_ref();
+    let file = ctx.shared.settings.file();
     fields.add(
         "config_file",
         file.map_or(Path::new(""), ConfigFile::path).display(),
     );
     fields.add("io_threads_active", 0);
     fields.figures(&figures::SERVER, ctx.shared, &["duramen_threads"]);
-    if let Some(certificate) = ctx.shared.tls.certificate() {
+    if let Some(certificate) = ctx.shared.settings.certificates().certificate() {
         let days = certificate.days_left();
         fields.add("duramen_tls_certificate_days_left", days);
     }
@@ -180,11 +181,11 @@ fn clients(ctx: &Context<'_>, fields: &mut Fields) {
     fields.figures(&figures::SERVER, ctx.shared, &["connected_clients"]);
     fields.add("cluster_connections", 0);
     fields.figures(&figures::SERVER, ctx.shared, &["maxclients"]);
-    let input_bytes = ctx.shared.sum(|c| &c.query_buffer_bytes);
+    let input_bytes = ctx.shared.threads.sum(|c| &c.query_buffer_bytes);
     fields.add("duramen_query_buffer_bytes", input_bytes);
-    let output_bytes = ctx.shared.sum(|c| &c.output_buffer_bytes);
+    let output_bytes = ctx.shared.threads.sum(|c| &c.output_buffer_bytes);
     fields.add("duramen_output_buffer_bytes", output_bytes);
-    let clients = ctx.shared.clients();
+    let clients = ctx.shared.threads.clients();
     let most = |of: fn(&ClientRecord) -> &AtomicU64| {
         let bytes = clients.iter().map(|one| of(one).load(Ordering::Relaxed));
         bytes.max().unwrap_or(0)
@@ -203,12 +204,12 @@ fn clients(ctx: &Context<'_>, fields: &mut Fields) {
     let watched: Vec<u32> = watched.filter(|keys| *keys > 0).collect();
     let blocked = clients.iter().filter(|one| one.waits());
     fields.add("blocked_clients", blocked.count());
-    fields.add("tracking_clients", ctx.shared.tracking.totals().clients);
-    fields.add("pubsub_clients", ctx.shared.subscribed_clients());
+    fields.add("tracking_clients", ctx.shared.tracking().totals().clients);
+    fields.add("pubsub_clients", ctx.shared.threads.subscribed_clients());
     fields.add("watching_clients", watched.len());
     fields.zeros(&["clients_in_timeout_table"]);
     fields.add("total_watched_keys", watched.iter().sum::<u32>());
-    fields.add("total_blocking_keys", ctx.shared.waiters.keys());
+    fields.add("total_blocking_keys", ctx.shared.waiters().keys());
     fields.zeros(&["total_blocking_keys_on_nokey"]);
 }
 
@@ -224,7 +225,7 @@ pub(crate) fn human(bytes: u64) -> String {
 }
 
 fn stats(ctx: &Context<'_>, fields: &mut Fields) {
-    let (totals, rates) = ctx.shared.totals();
+    let (totals, rates) = totals::since_reset(ctx.shared);
     let sums = |fields: &mut Fields, names: &[&str]| {
         for name in names {
             fields.add(name, totals.get(name));
@@ -271,9 +272,9 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
         ("pubsub_patterns", Kind::Pattern),
         ("pubsubshard_channels", Kind::Shard),
     ] {
-        fields.add(name, ctx.shared.pubsub.count(kind));
+        fields.add(name, ctx.shared.pubsub().count(kind));
     }
-    let tracked = ctx.shared.tracking.totals();
+    let tracked = ctx.shared.tracking().totals();
     fields.add("tracking_total_keys", tracked.keys);
     fields.add("tracking_total_items", tracked.items);
     fields.add("tracking_total_prefixes", tracked.prefixes);
@@ -298,7 +299,7 @@ fn denials(ctx: &Context<'_>, fields: &mut Fields) {
         ("acl_access_denied_channel", Reason::Channel),
         ("duramen_acl_access_denied_table", Reason::Table),
     ] {
-        fields.add(name, ctx.shared.acl.count(reason));
+        fields.add(name, ctx.shared.acl().count(reason));
     }
 }
 
@@ -374,7 +375,7 @@ fn command_stats(ctx: &Context<'_>, fields: &mut Fields) {
 }
 
 fn error_stats(ctx: &Context<'_>, fields: &mut Fields) {
-    let (totals, _) = ctx.shared.totals();
+    let (totals, _) = totals::since_reset(ctx.shared);
     for (name, count) in error_names::NAMES.iter().zip(totals.errors_by_name) {
         if count > 0 {
             fields.add(
@@ -383,7 +384,7 @@ fn error_stats(ctx: &Context<'_>, fields: &mut Fields) {
             );
         }
     }
-    for (code, count) in ctx.shared.error_codes.all() {
+    for (code, count) in ctx.shared.figures.error_codes().all() {
         fields.add(
             format_args!("errorstat_{code}"),
             format_args!("count={count}"),
@@ -422,7 +423,7 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
     figures(&["duramen_tablets_served", "duramen_may_reply"]);
     fields.add("duramen_cluster", &status.cluster);
     fields.add("duramen_coordinator", &status.coordinator);
-    fields.add("duramen_users_revision", ctx.shared.acl.revision());
+    fields.add("duramen_users_revision", ctx.shared.acl().revision());
     let names = [
         "duramen_coordinator_silent_ms",
         "duramen_list_version",
@@ -500,7 +501,7 @@ fn estimate_ttls(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) {
     for (db, table) in ctx.shared.commands.tables().into_iter().enumerate() {
         let expires = |table: &TableId| ctx.shared.store().expiring_objects(*table) > 0;
         if let Some(table) = table.filter(expires)
-            && let Some(ttl_ms) = ttl::average_ms(guard, table, || ctx.local.random.next_u64())
+            && let Some(ttl_ms) = ttl::average_ms(guard, table, || ctx.local.random().next_u64())
         {
             ctx.shared.commands.ttl_ms[db].store(ttl_ms, Ordering::Relaxed);
         }

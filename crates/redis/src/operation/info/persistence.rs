@@ -34,7 +34,7 @@ pub(crate) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     if let Some(dir) = config.data_dir() {
         fields.add("duramen_dir", dir.display());
     }
-    match ctx.shared.encryption_key() {
+    match ctx.shared.storage.encryption_key() {
         Some(key) => {
             fields.add("duramen_encryption", "aes-256-xts");
             fields.add("duramen_encryption_key", key);
@@ -86,8 +86,11 @@ fn promise_of_member(level: Level, replicas: usize) -> String {
 fn loading(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("loading", 1);
     fields.add("async_loading", 0);
-    fields.add("loading_start_time", ctx.shared.started_unix_ms / 1000);
-    let progress = ctx.shared.progress();
+    fields.add(
+        "loading_start_time",
+        ctx.shared.figures.started_unix_ms() / 1000,
+    );
+    let progress = ctx.shared.storage.progress();
     if let Some(now) = progress.now {
         fields.add("loading_total_bytes", now.bytes_total);
         fields.add("loading_loaded_bytes", now.bytes_done);

@@ -1,4 +1,5 @@
 //! The users of a server, and its audit log.
 
 pub(crate) mod audit;
+pub(crate) mod login;
 pub(crate) mod users;

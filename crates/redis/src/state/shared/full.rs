@@ -1,9 +1,10 @@
 //! Writes that are refused for lack of memory: a line in the log when that begins and when it
 //! ends.
 
-use super::Shared;
-use std::sync::Weak;
+use crate::threads::background::Background;
+use crate::threads::start::Starter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Refusals have ended when there was none for this time.
@@ -11,8 +12,14 @@ const QUIET: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Refusals since the start.
-#[derive(Debug, Default)]
 pub(crate) struct Refusals {
+    state: Arc<State>,
+    /// Waits for the end of these refusals.
+    watch: Background,
+}
+
+#[derive(Debug, Default)]
+struct State {
     /// Replies to clients of Redis's protocol. Relaxed: it counts only.
     count: AtomicU64,
     /// Refusals go on, and a thread waits for their end. Relaxed: a refusal at the moment of a
@@ -21,12 +28,17 @@ pub(crate) struct Refusals {
 }
 
 impl Refusals {
-    pub(crate) fn count(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
+    pub(super) fn new(starter: Starter) -> Refusals {
+        Refusals {
+            state: Arc::default(),
+            watch: Background::new("refusals", starter),
+        }
     }
-}
 
-impl Shared {
+    pub(crate) fn count(&self) -> u64 {
+        self.state.count.load(Ordering::Relaxed)
+    }
+
     /// Counts an error reply, if it refuses a write for lack of memory.
     #[inline]
     pub(crate) fn note_if_full(&self, code: &str, text: &str) {
@@ -37,41 +49,34 @@ impl Shared {
 
     #[cold]
     fn note_full(&self, text: &str) {
-        let before = self.memory_refusals.count.fetch_add(1, Ordering::Relaxed);
-        if self
-            .memory_refusals
-            .are_watched
-            .swap(true, Ordering::Relaxed)
-        {
+        let before = self.state.count.fetch_add(1, Ordering::Relaxed);
+        if self.state.are_watched.swap(true, Ordering::Relaxed) {
             return;
         }
         tracing::warn!("writes are refused for lack of memory from now on: {text}");
-        let this = self.weak();
-        let given = self.refusal_watch.give(move || watch(&this, before));
+        let state = Arc::downgrade(&self.state);
+        let given = self.watch.give(move || watch(&state, before));
         if given.is_err() {
-            self.memory_refusals
-                .are_watched
-                .store(false, Ordering::Relaxed);
+            self.state.are_watched.store(false, Ordering::Relaxed);
         }
     }
 }
 
 /// Waits for the end of refusals, of which `before` came before these.
-fn watch(shared: &Weak<Shared>, before: u64) {
+fn watch(state: &Weak<State>, before: u64) {
     let (mut seen, mut since) = (before, Instant::now());
-    while let Some(shared) = shared.upgrade() {
-        let refusals = &shared.memory_refusals;
-        let now = refusals.count();
+    while let Some(state) = state.upgrade() {
+        let now = state.count.load(Ordering::Relaxed);
         if now != seen {
             (seen, since) = (now, Instant::now());
         } else if since.elapsed() >= QUIET {
-            refusals.are_watched.store(false, Ordering::Relaxed);
+            state.are_watched.store(false, Ordering::Relaxed);
             let refused = now - before;
             return tracing::info!(
                 "no write was refused for lack of memory for {QUIET:?}: {refused} were, before that"
             );
         }
-        drop(shared);
+        drop(state);
         std::thread::sleep(LOOK_EVERY);
     }
 }

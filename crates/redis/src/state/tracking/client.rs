@@ -40,6 +40,11 @@ pub struct ClientTracking {
 }
 
 impl ClientTracking {
+    /// The client that gets its invalidations, as replies show it; 0 = the client itself.
+    pub(crate) fn shown_redirect(&self) -> i64 {
+        self.redirect.unwrap_or_default() as i64
+    }
+
     /// Whether the keys that its request reads are remembered.
     pub(crate) fn remembers(&self) -> bool {
         match self.scope {

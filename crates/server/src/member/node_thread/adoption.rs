@@ -3,6 +3,7 @@
 use super::{Mail, NodeThread};
 use duramen_base::ids::ClusterId;
 use duramen_node::RequestId;
+use duramen_redis::{access, script};
 use duramen_wire::native::codec::Trouble;
 use duramen_wire::native::message::{
     ClusterFunctions, ClusterUsers, CoordinatorAnswer, Shared as Encoded,
@@ -50,7 +51,7 @@ impl NodeThread {
     pub(super) fn take_users(&mut self, request: RequestId, users: Encoded<ClusterUsers>) {
         let (shared, owner) = (Arc::clone(&self.parts.shared), self.parts.hub.handle());
         let given = self.users.give(move || {
-            let fault = shared.adopt_users(&users).err();
+            let fault = access::adopt_users(&shared, &users).err();
             if let Some(fault) = &fault {
                 tracing::error!("the users before them stay in force: {fault}");
             }
@@ -68,7 +69,7 @@ impl NodeThread {
     ) {
         let (shared, owner) = (Arc::clone(&self.parts.shared), self.parts.hub.handle());
         let given = self.users.give(move || {
-            shared.adopt_functions(&functions);
+            script::adopt_functions(&shared, &functions);
             owner.tell(Mail::UsersTaken(request, None));
         });
         self.refuse_if(request, given);

@@ -92,14 +92,16 @@ impl NodeThread {
 /// before it; at the latest after `wait_max`, or when the server stops. Blocks.
 fn publish_all(shared: &Shared, batch: &[u8], wait_max: Duration) {
     let deadline = Instant::now() + wait_max;
-    while shared.has_crowded_mailbox() && shared.stopping() == Stop::No && Instant::now() < deadline
+    while shared.threads.has_crowded_mailbox()
+        && shared.watch.stopping() == Stop::No
+        && Instant::now() < deadline
     {
         std::thread::sleep(CROWDED_LOOK);
     }
     let publisher = Publisher::other(&shared.threads);
     for (channel, message) in Publications::new(batch).flatten() {
         let kind = Kind::Channel;
-        shared.pubsub.publish(publisher, kind, channel, message);
+        shared.pubsub().publish(publisher, kind, channel, message);
     }
 }
 
@@ -120,7 +122,7 @@ mod tests {
         };
         let doors = Doors::open(config, None).expect("a server");
         let shared = doors.shared();
-        shared.pubsub.subscribe(Kind::Channel, b"a", 0);
+        shared.pubsub().subscribe(Kind::Channel, b"a", 0);
         let mut batch = Vec::new();
         append_publication(&mut batch, b"a", &vec![0; CROWDED_BYTES]);
         let mailbox = &shared.threads[0].mailbox;

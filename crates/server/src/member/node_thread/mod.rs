@@ -37,6 +37,7 @@ use duramen_node::{
 use duramen_redis::durability::Durability;
 use duramen_redis::flash::Tier;
 use duramen_redis::membership::{Clock, MemberStatus, Membership};
+use duramen_redis::operation::written;
 use duramen_redis::state::Shared;
 use duramen_redis::threads::{Background, Message, Stop};
 use duramen_wire::native::Slice;
@@ -145,7 +146,7 @@ pub(super) struct NodeThread {
 impl NodeThread {
     pub fn new(parts: Parts) -> NodeThread {
         NodeThread {
-            renewal: Renewal::new(parts.shared.tls.cluster()),
+            renewal: Renewal::new(parts.shared.settings.certificates().cluster()),
             parts,
             membership: None,
             asked: HashMap::new(),
@@ -175,7 +176,7 @@ impl NodeThread {
     pub fn run(self) {
         let shared = Arc::clone(&self.parts.shared);
         self.run_until_over();
-        shared.node.sleeps();
+        shared.watch.node().sleeps();
     }
 
     fn run_until_over(mut self) {
@@ -184,9 +185,9 @@ impl NodeThread {
         while !self.ended {
             let left_us = self.parts.node.due_us().saturating_sub(self.now_us());
             let timeout = Duration::from_micros(left_us.min(LOOK_EVERY_US));
-            self.parts.shared.node.sleeps();
+            self.parts.shared.watch.node().sleeps();
             self.parts.hub.poll(Some(timeout), &mut events);
-            self.parts.shared.node.came_back(now_ms());
+            self.parts.shared.watch.node().came_back(now_ms());
             let began = Instant::now();
             self.note_moving();
             for event in events.drain(..) {
@@ -243,7 +244,7 @@ impl NodeThread {
         let now_us = self.now_us();
         let can_read = self.parts.node.read_until().may_read(now_us);
         if can_read && !self.could_read {
-            self.parts.shared.wake_for_commit();
+            self.parts.shared.threads.wake_for_commit();
         }
         self.could_read = can_read;
         if now_us >= self.look_us {
@@ -624,7 +625,7 @@ impl NodeThread {
             NodeOutput::View(view) => {
                 if let Some(membership) = &self.membership {
                     membership.publish(view);
-                    self.parts.shared.post_all(&Message::Wake);
+                    self.parts.shared.threads.post_all(&Message::Wake);
                 }
             }
             NodeOutput::Job(job) => self.parts.workers.give(move || Mail::JobDone(job.run())),
@@ -721,7 +722,7 @@ impl NodeThread {
         let shared = &self.parts.shared;
         shared.commands.adopt_tables(&[]);
         let durability = Arc::new(Durability::of_member(store));
-        shared.watch_commits(&durability);
+        written::watch_commits(shared, &durability);
         let engine = Arc::clone(durability.store().engine());
         shared.serve_with(engine, Some(durability), self.parts.tier.clone());
         tracing::info!(server = %me, "a member of the cluster");

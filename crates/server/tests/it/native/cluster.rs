@@ -264,7 +264,7 @@ impl Cluster {
 
     /// The number of clients with shared memory.
     pub(crate) fn local_clients(&self) -> usize {
-        let clients = self.server.shared().clients();
+        let clients = self.server.shared().threads.clients();
         let is_local = |client: &&Arc<ClientRecord>| client.text().lib_name == "duramen-local";
         clients.iter().filter(is_local).count()
     }

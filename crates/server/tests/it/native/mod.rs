@@ -178,11 +178,13 @@ fn what_is_sent_again_counts_once() {
         .collect();
     wait_until("all have added", || {
         let shared = cluster.server.shared();
-        for record in shared.clients() {
+        for record in shared.threads.clients() {
             // Kills some connections, but none that has only just connected.
             if record.id % 2 == 0 && record.received_bytes.load(Ordering::Relaxed) > 3_000 {
                 let client = record.id;
-                shared.post(&record, duramen_redis::threads::Message::Close { client });
+                shared
+                    .threads
+                    .post(&record, duramen_redis::threads::Message::Close { client });
                 killed.fetch_add(1, Ordering::SeqCst);
             }
         }
@@ -231,10 +233,12 @@ fn native_clients_are_listed_and_counted() {
     let table = cluster.table();
     table.set(b"k", b"v").expect("written");
     let shared = cluster.server.shared();
-    let clients = shared.clients();
+    let clients = shared.threads.clients();
     assert_eq!(clients.len(), 1);
     assert_eq!(clients[0].text().lib_name, "duramen");
-    assert_eq!(shared.connected_clients(), 1);
+    assert_eq!(shared.threads.connected_clients(), 1);
     drop(table);
-    wait_until("its connection is gone", || shared.connected_clients() == 0);
+    wait_until("its connection is gone", || {
+        shared.threads.connected_clients() == 0
+    });
 }

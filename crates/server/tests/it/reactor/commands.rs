@@ -46,7 +46,9 @@ fn quit_answers_and_closes() {
     let mut client = Raw::connect(&server);
     client.send(b"PING\r\nQUIT\r\nPING\r\n");
     assert_eq!(client.read_to_end(), "+PONG\r\n+OK\r\n");
-    wait_until("it is gone", || server.shared().connected_clients() == 0);
+    wait_until("it is gone", || {
+        server.shared().threads.connected_clients() == 0
+    });
 }
 
 #[test]
@@ -159,7 +161,7 @@ fn client_kill_reaches_other_threads() {
         assert_eq!(victim.read_to_end(), "");
     }
     wait_until("only the killer is left", || {
-        server.shared().connected_clients() == 1
+        server.shared().threads.connected_clients() == 1
     });
 }
 

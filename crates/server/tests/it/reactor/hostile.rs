@@ -45,7 +45,9 @@ fn garbage_gets_redis_protocol_errors() {
         assert_eq!(client.read_to_end(), format!("+PONG\r\n{error}"));
     }
     assert_eq!(counter(&server, |c| c.protocol_errors.get()), 7);
-    wait_until("they are gone", || server.shared().connected_clients() <= 1);
+    wait_until("they are gone", || {
+        server.shared().threads.connected_clients() <= 1
+    });
 }
 
 /// The server stops reading from a client that sends and never reads, when its requests and replies
@@ -76,7 +78,7 @@ fn a_client_that_never_reads_is_bounded_and_cut() {
             }
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 other.ping();
-                let records = server.shared().clients();
+                let records = server.shared().threads.clients();
                 for record in records {
                     let load = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
                     let held = load(&record.output_bytes) + load(&record.query_bytes);

@@ -2,6 +2,7 @@
 
 use crate::reactor::support::{Asking, DEADLINE, Raw, counter, request, start, wait_until};
 use duramen_config::{ServerConfig, Setting};
+use duramen_redis::operation::configure;
 use duramen_redis::threads::Message;
 use duramen_server::Server;
 use duramen_wire::resp::Reply;
@@ -24,13 +25,13 @@ fn one_more_than_maxclients_is_told_so() {
     assert_eq!(counter(&server, |c| c.connections_rejected.get()), 1);
     drop(clients.pop());
     wait_until("a place is free", || {
-        server.shared().connected_clients() == 2
+        server.shared().threads.connected_clients() == 2
     });
     Raw::connect(&server).ping();
     let setting = Setting::find("maxclients").expect("setting");
-    server.shared().set_config(setting, "1").expect("sets");
+    configure::set(server.shared(), &[(setting, "1")]).expect("sets");
     wait_until("the place is free again", || {
-        server.shared().connected_clients() == 2
+        server.shared().threads.connected_clients() == 2
     });
     let told = Raw::connect(&server).read_to_end();
     assert_eq!(told, "-ERR max number of clients reached\r\n");
@@ -47,7 +48,7 @@ fn idle_clients_are_closed_and_active_ones_are_not() {
         let started = Instant::now();
         idle.ping();
         let (mut last, mut longest) = (started, Duration::ZERO);
-        while server.shared().connected_clients() == 2 {
+        while server.shared().threads.connected_clients() == 2 {
             assert!(started.elapsed() < DEADLINE, "nobody is closed");
             let sent = active.0.write_all(b"*1\r\n$4\r\nPING\r\n");
             let answered = sent.and_then(|()| active.0.read_exact(&mut [0; 7]));
@@ -79,11 +80,11 @@ fn messages_reach_the_right_connection() {
     for client in &mut clients {
         assert_eq!(client.ask(&[b"MONITOR"]), Reply::Simple("OK".into()));
     }
-    let records = server.shared().clients();
+    let records = server.shared().threads.clients();
     assert_eq!(records.len(), 6);
     for record in &records {
         let line = format!("+for {}\r\n", record.peer).into_bytes();
-        server.shared().post(
+        server.shared().threads.post(
             record,
             Message::Push {
                 client: record.id,
@@ -103,14 +104,16 @@ fn messages_reach_the_right_connection() {
         .expect("record");
     server
         .shared()
+        .threads
         .post(record, Message::Close { client: record.id });
     assert_eq!(victim.raw.read_to_end(), "");
     wait_until("it is out of the registry", || {
-        server.shared().client(record.id).is_none()
+        server.shared().threads.client(record.id).is_none()
     });
     // A message to a client that is gone is dropped.
     server
         .shared()
+        .threads
         .post(record, Message::Close { client: record.id });
     for client in &mut clients {
         client.raw.send(&request(&[b"RESET"]));

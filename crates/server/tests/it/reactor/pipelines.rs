@@ -87,7 +87,7 @@ fn many_connections_over_all_threads() {
     for client in &mut clients {
         client.expect(&b"+PONG\r\n".repeat(5));
     }
-    assert_eq!(server.shared().connected_clients(), 300);
+    assert_eq!(server.shared().threads.connected_clients(), 300);
     let shares: Vec<usize> = server
         .shared()
         .threads
@@ -101,7 +101,7 @@ fn many_connections_over_all_threads() {
     );
     drop(clients);
     crate::reactor::support::wait_until("everybody is gone", || {
-        server.shared().connected_clients() == 0
+        server.shared().threads.connected_clients() == 0
     });
 }
 

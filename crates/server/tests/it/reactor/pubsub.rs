@@ -24,7 +24,7 @@ fn subscriptions_are_judged_when_rights_change() {
     client.ask(&[b"SUBSCRIBE", b"a"]);
     client.ask(&[b"AUTH", b"u", b"x"]);
     for _ in 0..3 {
-        server.shared().post_all(&Message::Wake);
+        server.shared().threads.post_all(&Message::Wake);
         client.raw.ping();
     }
     admin.ask(&[b"ACL", b"SETUSER", b"other"]);

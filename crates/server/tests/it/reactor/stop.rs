@@ -84,8 +84,7 @@ fn a_stop_ends_although_a_thread_is_stuck() {
             config.threads = 1;
             config.stop_timeout_ms = 50;
         });
-        let patience = &server.shared().stuck_after_ms;
-        patience.store(100, std::sync::atomic::Ordering::Relaxed);
+        server.shared().watch.set_stuck_after_ms(100);
         let mut session = server.shared().store().session().expect("a session");
         // Any thread that wants to access data waits until this session has left the store.
         let alone = session.pin_exclusive();

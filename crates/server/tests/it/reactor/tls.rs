@@ -2,6 +2,7 @@
 
 use crate::reactor::support::{DEADLINE, counter, request, start, wait_until};
 use duramen_config::{ClientAuth, ServerConfig, Setting};
+use duramen_redis::operation::configure;
 use duramen_server::Server;
 use duramen_tls::rustls::{ClientConnection, StreamOwned};
 use duramen_tls::{Authority, Identity, Request, Settings, Stream};
@@ -150,7 +151,7 @@ fn long_pipelines_and_large_values_pass_in_order() {
     expect(&mut client, b"$7\r\nthe end\r\n");
     assert_eq!(counter(&encrypted.server, |c| c.output_closed.get()), 0);
     assert_eq!(counter(&encrypted.server, |c| c.tls_handshakes.get()), 1);
-    let clients = encrypted.server.shared().clients();
+    let clients = encrypted.server.shared().threads.clients();
     let shown = clients[0].certificate().expect("it showed one");
     assert_eq!(shown.common_name, "client");
 }
@@ -219,7 +220,7 @@ fn a_round_does_few_handshakes() {
     const CLIENTS: usize = 64;
     let encrypted = Encrypted::start(|config| config.threads = 1);
     let shared = encrypted.server.shared();
-    shared.stuck_after_ms.store(100, Ordering::Relaxed);
+    shared.watch.set_stuck_after_ms(100);
     let mut first = encrypted.connect();
     ping(&mut first);
     let mut session = shared.store().session().expect("a session");
@@ -284,7 +285,7 @@ fn peers_that_speak_no_tls_are_told_and_closed() {
     }
     ping(&mut beside);
     wait_until("the others are gone", || {
-        encrypted.server.shared().connected_clients() == 1
+        encrypted.server.shared().threads.connected_clients() == 1
     });
     assert!(counter(&encrypted.server, |c| c.tls_failed.get()) >= 100);
     assert_eq!(counter(&encrypted.server, |c| c.commands.get()), 1);
@@ -300,7 +301,7 @@ fn stalled_handshakes_count_as_clients_and_end() {
     partial.write_all(&[22, 3, 1, 2, 0, 1]).expect("sends");
     let mut served = encrypted.connect();
     wait_until("all are counted", || {
-        encrypted.server.shared().connected_clients() == 3
+        encrypted.server.shared().threads.connected_clients() == 3
     });
     assert!(
         encrypted.try_connect(&encrypted.identity()).is_err(),
@@ -344,7 +345,7 @@ fn a_client_that_has_said_all_gets_all_replies() {
         assert!(got == wanted, "{} of {} bytes", got.len(), wanted.len());
     }
     wait_until("they are gone", || {
-        encrypted.server.shared().connected_clients() == 0
+        encrypted.server.shared().threads.connected_clients() == 0
     });
 }
 
@@ -366,7 +367,7 @@ fn a_client_that_takes_nothing_is_closed() {
         counter(&encrypted.server, |c| c.output_closed.get()) == 1
     });
     wait_until("it is gone", || {
-        encrypted.server.shared().connected_clients() == 0
+        encrypted.server.shared().threads.connected_clients() == 0
     });
     let held = counter(&encrypted.server, |c| c.output_buffer_bytes.get());
     assert_eq!(held, 0);
@@ -428,7 +429,7 @@ fn clients_are_admitted_by_certificate_as_set() {
     let set = |value: &str| {
         let setting = Setting::find("tls-auth-clients").expect("a setting");
         let shared = encrypted.server.shared();
-        shared.set_config(setting, value).expect("it can change");
+        configure::set(shared, &[(setting, value)]).expect("it can change");
     };
     let refused = admitted(&anonymous)
         .expect_err("it must show one")
@@ -466,18 +467,25 @@ fn certificates_are_replaced_under_load_without_a_failure() {
             });
         }
         let authority = Authority::open(encrypted.dir.path()).expect("it is there");
-        let serial = || shared.tls.certificate().expect("there is one").serial;
+        let serial = || {
+            shared
+                .settings
+                .certificates()
+                .certificate()
+                .expect("there is one")
+                .serial
+        };
         for _ in 0..20 {
             let (before, last) = (served.load(Ordering::Relaxed), serial());
             authority.renew(&wanted("server")).expect("it is there");
-            shared.tls.reload();
+            shared.settings.certificates().reload();
             assert_ne!(serial(), last);
             // A file that is cut changes nothing.
             let file = encrypted.dir.path().join("server.crt");
             let whole = std::fs::read(&file).expect("it is there");
             std::fs::write(&file, &whole[..whole.len() / 2]).expect("it is there");
             let now = serial();
-            shared.tls.reload();
+            shared.settings.certificates().reload();
             assert_eq!(serial(), now);
             std::fs::write(&file, whole).expect("it is there");
             wait_until("clients go on", || {
@@ -496,23 +504,28 @@ fn a_setting_that_cannot_be_used_is_refused_and_changes_nothing() {
     let shared = encrypted.server.shared();
     let find = |name| Setting::find(name).expect("a setting");
     let other = text(encrypted.dir.path(), "client.crt");
-    let refused = shared
-        .set_config(find("tls-cert-file"), &other)
-        .expect_err("another key");
+    let refused =
+        configure::set(shared, &[(find("tls-cert-file"), &other)]).expect_err("another key");
     assert!(refused.to_string().contains("does not belong"), "{refused}");
-    let refused = shared
-        .set_config(find("tls-protocols"), "TLSv1.1")
-        .expect_err("not safe");
+    let refused =
+        configure::set(shared, &[(find("tls-protocols"), "TLSv1.1")]).expect_err("not safe");
     assert!(refused.to_string().contains("TLSv1.2"), "{refused}");
     let key = text(encrypted.dir.path(), "client.key");
-    shared
-        .set_configs(&[
+    configure::set(
+        shared,
+        &[
             (find("tls-cert-file"), &other),
             (find("tls-key-file"), &key),
-        ])
-        .expect("both fit");
+        ],
+    )
+    .expect("both fit");
     assert_eq!(
-        shared.tls.certificate().expect("there is one").common_name,
+        shared
+            .settings
+            .certificates()
+            .certificate()
+            .expect("there is one")
+            .common_name,
         "client"
     );
     assert_eq!(shared.config().tls_cert_file, other);
@@ -527,7 +540,7 @@ fn a_stop_lets_clients_take_their_replies() {
     expect(&mut client, b"+OK\r\n");
     let stalled = encrypted.socket();
     wait_until("both are there", || {
-        encrypted.server.shared().connected_clients() == 2
+        encrypted.server.shared().threads.connected_clients() == 2
     });
     for _ in 0..5 {
         client.write_all(&request(&[b"GET", b"k"])).expect("sends");
