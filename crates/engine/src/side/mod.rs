@@ -44,7 +44,6 @@ mod tombstones;
 
 use crate::cleaner::candidate::Candidate;
 use crate::core::flash::Image;
-use crate::core::flash::tier::Tier;
 use crate::core::sound;
 use crate::core::{Core, Visitor};
 use crate::counters::{Counters, sub};
@@ -60,7 +59,6 @@ use completions::Taken;
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::yield_now;
-use duramen_base::waits::{self, NOTHING, Resource};
 use duramen_format::entry::{self, Damage, Entry, Kind};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -197,88 +195,6 @@ impl Store {
             expected: AtomicU64::new(0),
             completions: Taken::default(),
             totals: Totals::default(),
-        }
-    }
-
-    /// Bytes `from..to` of a survivor that is durable and not swapped in yet (swap::D7):
-    /// from memory or, if the caller may wait for the device, from flash. `None`: there is no such
-    /// segment, or it cannot be read as it was closed.
-    pub fn unswapped_bytes(
-        &self,
-        segment: SegmentId,
-        from: u32,
-        to: u32,
-        may_wait: bool,
-    ) -> Option<Vec<u8>> {
-        let core = self.core();
-        let log = core.log.as_deref()?;
-        let visitor = Visitor::wait(core);
-        // Does not wait: the caller may be the thread that an exclusive session waits for.
-        core.door.try_enter(visitor.slot, true);
-        let stamp = core.door.epochs().stamp_of(visitor.slot);
-        // Found under the pin: if the side log is given up now, or the segment is compacted, or
-        // cleaned after its Swap, its memory stays until the pin ends.
-        let swaps = log.swaps();
-        let window = swaps.queues().survivors().written_window(segment);
-        let here = window.and_then(|window| {
-            let is_here = |tier: &Tier| tier.is_in_memory(window as usize, stamp);
-            let is_here = core.tier().is_none_or(is_here);
-            is_here.then(|| log.windows().copy_of(window, from, to))
-        });
-        let incarnation = window.map(|window| core.space.segments[window as usize].incarnation());
-        core.door.leave(visitor.slot);
-        drop(visitor);
-        if here.is_some() || !may_wait {
-            return here;
-        }
-        let mut image = Image::read(core, window?, incarnation?).ok()??;
-        image.verified(core, from as usize, to as usize)
-    }
-
-    /// Closes the segments of all heads and returns a position: later appends are in segments with
-    /// higher ids, earlier ones in lower ones. For the creation of a tablet on this server: entries
-    /// of an earlier time of the same tablet are below. (A running cleaning pass has lower ids, and
-    /// copies no later entry.)
-    ///
-    /// It waits for no head (waits::W4): one that another thread is using stays open, and its next
-    /// appends may be below the position. Call [`close_heads_below`](Self::close_heads_below)
-    /// before the tablet is served.
-    ///
-    /// # Panics
-    /// If the store has no log.
-    pub fn try_roll_heads(&self) -> SegmentId {
-        let log = self.log().expect("a store with a log");
-        let position = log.numbers().new_segment_id();
-        if has_bug(Bug::RollsOnNodeThread) {
-            self.close_heads();
-        }
-        let core = self.core();
-        for head in core.actors.heads() {
-            let Ok(mut tail) = head.tail.try_lock() else {
-                continue;
-            };
-            log.streams()
-                .close_head(&core.space, head.number, &mut tail);
-        }
-        position
-    }
-
-    /// Closes the segments of heads that are below a position: later appends are above it. Waits
-    /// for threads that are writing.
-    ///
-    /// # Panics
-    /// If the store has no log.
-    pub fn close_heads_below(&self, position: SegmentId) {
-        let log = self.log().expect("a store with a log");
-        let core = self.core();
-        let _noted = waits::note(Resource::Head, NOTHING);
-        for head in core.actors.heads() {
-            let mut tail = head.tail.lock().expect("head");
-            let window = tail.window();
-            if window.is_some_and(|window| log.segment_of(window as usize) < position) {
-                log.streams()
-                    .close_head(&core.space, head.number, &mut tail);
-            }
         }
     }
 }

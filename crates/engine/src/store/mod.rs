@@ -1,20 +1,23 @@
 //! The store as its owner uses it: created from options, entered by sessions, with tables and
 //! figures.
 
+mod heads;
+mod segments;
+mod tables;
+
 use crate::cleaner;
-use crate::cleaner::index_search::IndexSearch;
 use crate::core::damage::EntryDamage;
 use crate::core::resize::set_budget;
 use crate::core::writes::Written;
 use crate::core::{Core, Visitor};
 use crate::counters::add;
-use crate::log::{Log, Relocation};
+use crate::log::Log;
 use crate::space::Purpose;
 use crate::topology::Topology;
-use crate::{Decision, Departure, Error, KeyHash, Mode, Options, TableChange, TableId, TableInfo};
-use duramen_base::ids::{Level, SegmentId};
+use crate::{Decision, Departure, Error, KeyHash, Mode, Options, TableId};
+use duramen_base::ids::SegmentId;
 use duramen_base::origin::Origin;
-use duramen_base::waits::{self, NOTHING, Resource, Wait};
+use duramen_base::waits::{self, Wait};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -78,16 +81,6 @@ impl Store {
         self.core.listeners.damages.listen(Box::new(listener));
     }
 
-    /// Tells the listener of [`when_damaged`](Self::when_damaged), and counts, the damage that the
-    /// owner of the log has found in a segment of it.
-    pub fn tell_damage(&self, segment: SegmentId, is_mended: bool, what: String) {
-        self.core.listeners.damages.tell(EntryDamage {
-            segment,
-            is_mended,
-            what,
-        });
-    }
-
     /// Sets the listener to cleaning that is given up: of a segment, and why. Its segments stay on
     /// disk until the next start. Only the first listener counts; it must not enter the store.
     pub fn when_given_up(&self, listener: impl Fn(SegmentId, &str) + Send + Sync + 'static) {
@@ -95,18 +88,6 @@ impl Store {
             .listeners
             .damages
             .listen_given_up(Box::new(listener));
-    }
-
-    /// This survivor of a pass will never be durable: its pass is given up, so that later ones do
-    /// not wait for it. False: it is no survivor that waits for its Swap.
-    pub fn give_up_pass_of(&self, survivor: SegmentId, why: &str) -> bool {
-        let is_first = self
-            .log()
-            .and_then(|log| log.swaps().give_up_pass_of(survivor));
-        if is_first == Some(true) {
-            self.core.listeners.damages.tell_given_up(survivor, why);
-        }
-        is_first.is_some()
     }
 
     /// Whether the listener hears of these departures. While it hears of expired keys, they leave
@@ -222,176 +203,6 @@ impl Store {
         set_budget(self.core(), bytes)
     }
 
-    /// # Errors
-    /// [`Error::TableExists`], [`Error::BadTableName`], [`Error::TooManyTables`],
-    /// [`Error::OutOfMemory`]; [`Error::TooManySessions`] if memory must be found first and there
-    /// is no free slot to do so.
-    pub fn create_table(self: &Arc<Self>, name: &str) -> Result<TableId, Error> {
-        self.create_table_with(name, None)
-    }
-
-    /// As [`create_table`](Self::create_table), at a level; `None` = the default of the store's
-    /// log.
-    ///
-    /// # Errors
-    /// Those of [`create_table`](Self::create_table).
-    pub fn create_table_with(
-        self: &Arc<Self>,
-        name: &str,
-        level: Option<Level>,
-    ) -> Result<TableId, Error> {
-        self.create_table_told(name, level, |_| {})
-    }
-
-    /// As [`create_table_with`](Self::create_table_with). `tell` gets the id before any thread can
-    /// find the table.
-    ///
-    /// # Errors
-    /// Those of [`create_table_with`](Self::create_table_with).
-    #[doc(hidden)]
-    pub fn create_table_told(
-        self: &Arc<Self>,
-        name: &str,
-        level: Option<Level>,
-        tell: impl FnOnce(TableId),
-    ) -> Result<TableId, Error> {
-        let floor = self.version_floor();
-        self.make_table(None, name, level, floor, |table| {
-            tell(table);
-            if let Some(log) = self.log() {
-                log.changes().publish(TableChange::Create {
-                    table,
-                    name: name.to_owned(),
-                    level,
-                    floor,
-                });
-            }
-        })
-    }
-
-    /// Makes a table that has this id in the whole cluster. Other servers may send objects of any
-    /// version to it.
-    ///
-    /// # Errors
-    /// As [`create_table`](Self::create_table).
-    pub fn adopt_table(
-        self: &Arc<Self>,
-        id: TableId,
-        name: &str,
-        level: Option<Level>,
-    ) -> Result<(), Error> {
-        let version = self.version_floor();
-        self.make_table(Some(id), name, level, version, |table| {
-            if let Some(log) = self.log() {
-                log.changes().publish(TableChange::Create {
-                    table,
-                    name: name.to_owned(),
-                    level,
-                    floor: 0, // no object is dead because of its age
-                });
-            }
-        })?;
-        Ok(())
-    }
-
-    /// Restores a table after a restart. Table 0 exists already and gets this floor and level. New
-    /// writes to the table get versions from `floor` on.
-    ///
-    /// # Errors
-    /// As [`create_table`](Self::create_table).
-    pub fn restore_table(
-        self: &Arc<Self>,
-        id: TableId,
-        name: &str,
-        floor: u64,
-        level: Option<Level>,
-    ) -> Result<(), Error> {
-        if id != TableId::DEFAULT {
-            self.make_table(Some(id), name, level, floor, |_| {})?;
-        }
-        self.core.tables.each_index(|other, index| {
-            if other.whole() == id {
-                index.set_level(level);
-                index.set_replay_floor(floor);
-                for partition in index.partitions() {
-                    partition.raise_floor(floor.saturating_sub(1));
-                }
-            }
-        });
-        Ok(())
-    }
-
-    fn make_table(
-        self: &Arc<Self>,
-        id: Option<TableId>,
-        name: &str,
-        level: Option<Level>,
-        floor: u64,
-        publish: impl FnOnce(TableId),
-    ) -> Result<TableId, Error> {
-        let index = self.core.new_index(floor);
-        index.set_level(level);
-        let bytes = index.overhead_bytes();
-        let mut search = IndexSearch::default();
-        while !self.core.space.charge_beside_segments(bytes) {
-            self.brief_session()?.make_index_room(&mut search)?;
-        }
-        let created = self.core.tables.create_at(id, name, || index, publish);
-        if created.is_err() {
-            self.core.space.budget.release(bytes);
-        }
-        created
-    }
-
-    /// A table's own level; `None` = the default of the store's log.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchTable`].
-    pub fn table_level(&self, table: TableId) -> Result<Option<Level>, Error> {
-        let mut found = Err(Error::NoSuchTable(table));
-        self.core.tables.each(|id, _, index| {
-            if id == table {
-                found = Ok(index.level());
-            }
-        });
-        found
-    }
-
-    /// Sets a table's own level, for later writes. Must not be called while this thread holds a
-    /// guard.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::TooManySessions`].
-    pub fn set_table_level(
-        self: &Arc<Self>,
-        table: TableId,
-        level: Option<Level>,
-    ) -> Result<(), Error> {
-        let mut session = self.brief_session()?;
-        // no drop comes between the lookup of the table and the change's place in the log
-        let _guard = session.pin();
-        self.core.tables.set_level(table, level)?;
-        if let Some(log) = self.log() {
-            log.changes()
-                .publish(TableChange::SetLevel { table, level });
-        }
-        Ok(())
-    }
-
-    /// Closes the segments of all heads, so that everything appended so far is in closed ones.
-    /// Waits for threads that are writing.
-    pub fn close_heads(&self) {
-        let Some(log) = self.log() else {
-            return;
-        };
-        let _noted = waits::note(Resource::Head, NOTHING);
-        for head in self.core.actors.heads() {
-            let mut tail = head.tail.lock().expect("head");
-            log.streams()
-                .close_head(&self.core.space, head.number, &mut tail);
-        }
-    }
-
     /// Runs `run` while every session is between guards, and keeps them out meanwhile. Must not be
     /// called while this thread holds a guard: it waits until there is none.
     pub fn alone<T>(&self, run: impl FnOnce() -> T) -> T {
@@ -413,146 +224,6 @@ impl Store {
     /// As [`Guard::hash`](crate::Guard::hash), without a guard.
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         self.core.tables.hash(key)
-    }
-
-    pub fn table_id(&self, name: &str) -> Option<TableId> {
-        let mut found = None;
-        self.core.tables.each(|id, other, _| {
-            if other == name {
-                found = Some(id);
-            }
-        });
-        found
-    }
-
-    /// True if the table exists: it was made, and not dropped since.
-    pub fn has_table(&self, table: TableId) -> bool {
-        self.core.tables.has(table)
-    }
-
-    pub fn tables(&self) -> Vec<TableInfo> {
-        let mut tables = Vec::new();
-        self.core.tables.each(|id, name, _| {
-            tables.push(TableInfo {
-                id,
-                name: name.to_owned(),
-                objects: self.core.actors.objects(id),
-            });
-        });
-        tables
-    }
-
-    /// Objects in a table, including expired ones that no thread has met yet. Parts are no objects
-    /// of a table: [`TableId::parts`] has those that live.
-    pub fn objects(&self, table: TableId) -> u64 {
-        if self.has_table(table.whole()) {
-            self.core.actors.objects(table)
-        } else {
-            0
-        }
-    }
-
-    /// Objects in a table that expire at some time.
-    pub fn expiring_objects(&self, table: TableId) -> u64 {
-        if self.has_table(table) {
-            self.core.actors.expiring(table)
-        } else {
-            0
-        }
-    }
-
-    /// Drops a table and its objects; the default table can only be cleared. Must not be called
-    /// while this thread holds a guard: it waits until there is none.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchTable`], also for the default table; [`Error::TooManySessions`].
-    pub fn drop_table(self: &Arc<Self>, table: TableId) -> Result<(), Error> {
-        if table == TableId::DEFAULT {
-            return Err(Error::NoSuchTable(table));
-        }
-        let mut session = self.brief_session()?;
-        let guard = session.pin_exclusive();
-        guard.empty(table, |table, floor| TableChange::Drop { table, floor })?;
-        for index in self.core.tables.remove(table).into_iter().flatten() {
-            self.core.space.budget.release(index.overhead_bytes());
-        }
-        Ok(())
-    }
-
-    /// Removes every object of a table at one instant, for all sessions. Must not be called while
-    /// this thread holds a guard: use [`Guard::clear`](crate::Guard::clear) of an exclusive one.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::TooManySessions`].
-    pub fn clear_table(self: &Arc<Self>, table: TableId) -> Result<(), Error> {
-        self.brief_session()?.pin_exclusive().clear(table)
-    }
-}
-
-impl Store {
-    /// The replica of this segment is damaged: the next cleaning pass takes it, whatever that
-    /// gains. A repeated call has no effect. An open segment is taken when it is closed
-    /// ([`close_heads`](Store::close_heads)), one whose cleaning was given up never.
-    pub fn relocate(&self, segment: SegmentId) {
-        let Some(log) = self.log() else {
-            return;
-        };
-        if log.swaps().relocate(segment) {
-            self.core().cleaners.wake();
-        }
-    }
-
-    /// Progress of a segment's relocation.
-    pub fn relocation(&self, segment: SegmentId) -> Relocation {
-        let Some(log) = self.log() else {
-            return Relocation::Done;
-        };
-        let swaps = log.swaps();
-        // Looked up first, as a pass that begins meanwhile moves a segment from one of these places
-        // to another.
-        let has_source = swaps.turn().is_taken()
-            || swaps.queues().passes().is_victim(segment)
-            || swaps.queues().passes().is_emptied(segment)
-            || self.has_window(log, segment);
-        if !swaps.is_durable_segment(segment) {
-            Relocation::Done
-        } else if has_source {
-            Relocation::Waiting
-        } else {
-            Relocation::NoSource
-        }
-    }
-
-    fn has_window(&self, log: &Log, segment: SegmentId) -> bool {
-        let mut windows = self.core().space.segments.iter().enumerate();
-        windows.any(|(window, known)| known.is_in_log() && log.segment_of(window) == segment)
-    }
-
-    /// A step of relocation, for a store without cleaner threads. False: there was nothing to do.
-    pub fn relocation_step(&self, quota_bytes: u64) -> bool {
-        let asks = self
-            .log()
-            .is_some_and(|log| log.swaps().relocations.is_asking());
-        asks && self.core().cleaners.threads() == 0 && self.clean_step(quota_bytes)
-    }
-
-    /// Closes the segment if it is a head's open one. Does nothing if another thread is using that
-    /// head.
-    pub fn close_head_of(&self, segment: SegmentId) {
-        let Some(log) = self.log() else {
-            return;
-        };
-        let core = self.core();
-        for head in core.actors.heads() {
-            let Ok(mut tail) = head.tail.try_lock() else {
-                continue;
-            };
-            let window = tail.window();
-            if window.is_some_and(|window| log.segment_of(window as usize) == segment) {
-                log.streams()
-                    .close_head(&core.space, head.number, &mut tail);
-            }
-        }
     }
 }
 

@@ -1,0 +1,115 @@
+//! The segments of the log, for the owner of their copies on disk: damage, relocation, survivors
+//! that are not swapped in yet.
+
+use crate::Store;
+use crate::core::Visitor;
+use crate::core::damage::EntryDamage;
+use crate::core::flash::Image;
+use crate::core::flash::tier::Tier;
+use crate::log::{Log, Relocation};
+use duramen_base::ids::SegmentId;
+
+impl Store {
+    /// Tells the listener of [`when_damaged`](Self::when_damaged), and counts, the damage that the
+    /// owner of the log has found in a segment of it.
+    pub fn tell_damage(&self, segment: SegmentId, is_mended: bool, what: String) {
+        self.core.listeners.damages.tell(EntryDamage {
+            segment,
+            is_mended,
+            what,
+        });
+    }
+
+    /// This survivor of a pass will never be durable: its pass is given up, so that later ones do
+    /// not wait for it. False: it is no survivor that waits for its Swap.
+    pub fn give_up_pass_of(&self, survivor: SegmentId, why: &str) -> bool {
+        let is_first = self
+            .log()
+            .and_then(|log| log.swaps().give_up_pass_of(survivor));
+        if is_first == Some(true) {
+            self.core.listeners.damages.tell_given_up(survivor, why);
+        }
+        is_first.is_some()
+    }
+
+    /// The replica of this segment is damaged: the next cleaning pass takes it, whatever that
+    /// gains. A repeated call has no effect. An open segment is taken when it is closed
+    /// ([`close_heads`](Store::close_heads)), one whose cleaning was given up never.
+    pub fn relocate(&self, segment: SegmentId) {
+        let Some(log) = self.log() else {
+            return;
+        };
+        if log.swaps().relocate(segment) {
+            self.core().cleaners.wake();
+        }
+    }
+
+    /// Progress of a segment's relocation.
+    pub fn relocation(&self, segment: SegmentId) -> Relocation {
+        let Some(log) = self.log() else {
+            return Relocation::Done;
+        };
+        let swaps = log.swaps();
+        // Looked up first, as a pass that begins meanwhile moves a segment from one of these places
+        // to another.
+        let has_source = swaps.turn().is_taken()
+            || swaps.queues().passes().is_victim(segment)
+            || swaps.queues().passes().is_emptied(segment)
+            || self.has_window(log, segment);
+        if !swaps.is_durable_segment(segment) {
+            Relocation::Done
+        } else if has_source {
+            Relocation::Waiting
+        } else {
+            Relocation::NoSource
+        }
+    }
+
+    fn has_window(&self, log: &Log, segment: SegmentId) -> bool {
+        let mut windows = self.core().space.segments.iter().enumerate();
+        windows.any(|(window, known)| known.is_in_log() && log.segment_of(window) == segment)
+    }
+
+    /// A step of relocation, for a store without cleaner threads. False: there was nothing to do.
+    pub fn relocation_step(&self, quota_bytes: u64) -> bool {
+        let asks = self
+            .log()
+            .is_some_and(|log| log.swaps().relocations.is_asking());
+        asks && self.core().cleaners.threads() == 0 && self.clean_step(quota_bytes)
+    }
+
+    /// Bytes `from..to` of a survivor that is durable and not swapped in yet (swap::D7):
+    /// from memory or, if the caller may wait for the device, from flash. `None`: there is no such
+    /// segment, or it cannot be read as it was closed.
+    pub fn unswapped_bytes(
+        &self,
+        segment: SegmentId,
+        from: u32,
+        to: u32,
+        may_wait: bool,
+    ) -> Option<Vec<u8>> {
+        let core = self.core();
+        let log = core.log.as_deref()?;
+        let visitor = Visitor::wait(core);
+        // Does not wait: the caller may be the thread that an exclusive session waits for.
+        core.door.try_enter(visitor.slot, true);
+        let stamp = core.door.epochs().stamp_of(visitor.slot);
+        // Found under the pin: if the side log is given up now, or the segment is compacted, or
+        // cleaned after its Swap, its memory stays until the pin ends.
+        let swaps = log.swaps();
+        let window = swaps.queues().survivors().written_window(segment);
+        let here = window.and_then(|window| {
+            let is_here = |tier: &Tier| tier.is_in_memory(window as usize, stamp);
+            let is_here = core.tier().is_none_or(is_here);
+            is_here.then(|| log.windows().copy_of(window, from, to))
+        });
+        let incarnation = window.map(|window| core.space.segments[window as usize].incarnation());
+        core.door.leave(visitor.slot);
+        drop(visitor);
+        if here.is_some() || !may_wait {
+            return here;
+        }
+        let mut image = Image::read(core, window?, incarnation?).ok()??;
+        image.verified(core, from as usize, to as usize)
+    }
+}
