@@ -335,7 +335,7 @@ fuzz_target!(|data: &[u8]| {
         bed.session
             .store()
             .clone()
-            .clear_table(TABLE)
+            .tables().clear(TABLE)
             .expect("table 0 exists");
         let mut run = Run {
             bed,

@@ -112,7 +112,7 @@ fn roomy(records: u64, writes: f64) -> Result<Arc<Store>> {
     let entry_bytes = store::footprint::<KEY_BYTES>(VALUE_BYTES)?.entry_bytes;
     let total = (records as f64 + writes) * entry_bytes;
     let store = store::open((total * 1.6) as u64 + 64 * MIB, 1)?;
-    let ballast = store.create_table("ballast").doing("creating a table")?;
+    let ballast = store.tables().create("ballast").doing("creating a table")?;
     let mut session = store.session().doing("opening a session")?;
     let filler = vec![7u8; 64 << 10];
     for id in 0..(total * 1.2) as u64 / filler.len() as u64 {
@@ -123,7 +123,7 @@ fn roomy(records: u64, writes: f64) -> Result<Arc<Store>> {
             .doing("writing ballast")?;
     }
     drop(session);
-    store.drop_table(ballast).doing("dropping the ballast")?;
+    store.tables().drop(ballast).doing("dropping the ballast")?;
     store::fill::<KEY_BYTES>(&store, 0..records, VALUE_BYTES)?;
     Ok(store)
 }

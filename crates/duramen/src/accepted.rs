@@ -124,7 +124,7 @@ impl Left {
                     EntryKind::Tombstone => false,
                     EntryKind::Completion => continue,
                 };
-                if !common.engine.has_table(table.whole()) {
+                if !common.engine.tables().has(table.whole()) {
                     continue;
                 }
                 let mut guard = session.pin();

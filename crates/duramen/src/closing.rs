@@ -166,7 +166,7 @@ impl Durable {
     fn shut_down(&self) -> Result<(), Error> {
         let common = &self.common;
         let written = common.log().appended();
-        common.engine.close_heads();
+        common.engine.heads().close_all();
         let closed = self.commit_once(&mut common.lock(), Level::Synced);
         let Some(local) = self.local() else {
             // Its log is recovered, or empty: no restart reads it. The commit of a member waits for

@@ -26,7 +26,7 @@ use duramen_base::private::make_file;
 use duramen_base::units::MIB;
 use duramen_cipher::SectorCipher;
 use duramen_engine::TableId;
-use duramen_engine::flash::{Heat as Reading, HotKey, Refill};
+use duramen_engine::flash::{Flash, Heat as Reading, HotKey, Refill};
 use duramen_format::heat::{BLOCK_BYTES, Block, Kind, WORDS_MAX};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -97,13 +97,13 @@ impl Heat {
         server: u64,
         cipher: Option<Arc<SectorCipher>>,
     ) -> Option<Heat> {
-        let dir = options.dir.clone()?;
-        if !engine.has_flash() || options.mode == Mode::Raw {
+        let (dir, flash) = (options.dir.clone()?, engine.flash()?);
+        if options.mode == Mode::Raw {
             return None;
         }
         let bytes_max = options.engine.memory_bytes / MEMORY_PART;
         let found = look(&dir.join(NAME), server, bytes_max, cipher.as_deref());
-        engine.set_refill_left(found.keys);
+        flash.set_refill_left(found.keys);
         Some(Heat {
             dir,
             server,
@@ -142,11 +142,14 @@ impl Heat {
     /// Main loop of the thread: fills memory with hot keys, then writes the file at intervals,
     /// until `stop`.
     pub fn run(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
-        self.refill(engine, stop);
+        let Some(flash) = engine.flash() else {
+            return; // `new` found one
+        };
+        self.refill(flash, stop);
         while !stop() && !self.interval.is_zero() {
             self.pause(stop);
             if !stop() {
-                self.write_if_news(engine, stop);
+                self.write_if_news(flash, stop);
             }
         }
     }
@@ -163,29 +166,29 @@ impl Heat {
         }
     }
 
-    fn refill(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
+    fn refill(&self, flash: Flash<'_>, stop: &dyn Fn() -> bool) {
         if self.refills.load(Ordering::Relaxed) {
             // All sessions may be taken: then a read fetches each hot key.
-            if let Ok(Some(refill)) = engine.refill()
+            if let Ok(refill) = flash.refill()
                 && let Ok(file) = File::open(self.dir.join(NAME))
             {
                 let blocks = Stored {
                     file: file.take(self.bytes_max),
                     cipher: self.cipher.as_deref(),
                 };
-                refill_from(engine, refill, blocks, self.server, self.found.keys, stop);
+                refill_from(flash, refill, blocks, self.server, self.found.keys, stop);
             }
             if stop() {
                 return; // H2: the next start continues with it
             }
         }
-        engine.end_refill();
+        flash.end_refill();
         self.refills.store(false, Ordering::Relaxed);
     }
 
     /// Writes a file if there is more to report than in the last one.
-    fn write_if_news(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
-        let Ok(Some(mut reading)) = engine.heat() else {
+    fn write_if_news(&self, flash: Flash<'_>, stop: &dyn Fn() -> bool) {
+        let Ok(mut reading) = flash.heat() else {
             return; // all sessions are taken: later
         };
         let news = reading.news();
@@ -206,8 +209,8 @@ impl Heat {
     /// Called at the end of a store, when the thread has ended.
     pub fn write_last(&self, engine: &Arc<duramen_engine::Store>) {
         let began = Instant::now();
-        if !self.interval.is_zero() {
-            self.write_if_news(engine, &|| began.elapsed() > LAST_WITHIN);
+        if let Some(flash) = engine.flash().filter(|_| !self.interval.is_zero()) {
+            self.write_if_news(flash, &|| began.elapsed() > LAST_WITHIN);
         }
     }
 
@@ -252,7 +255,7 @@ impl Heat {
 /// Copies the keys of this server in these blocks, as far as there is room; `keys` is about their
 /// number.
 pub(crate) fn refill_from(
-    engine: &Arc<duramen_engine::Store>,
+    flash: Flash<'_>,
     mut refill: Refill,
     blocks: Stored<'_, impl Read>,
     server: u64,
@@ -267,7 +270,7 @@ pub(crate) fn refill_from(
     let mut copy = |heat: u8, some: &mut Vec<HotKey>| {
         let done = refill.copy(heat, some, stop);
         left = left.saturating_sub(some.len() as u64);
-        engine.set_refill_left(left);
+        flash.set_refill_left(left);
         some.clear();
         !done.is_over && !stop()
     };

@@ -18,6 +18,7 @@
 use crate::Options;
 use crate::bell::Bell;
 use crate::heat::{Blocks, PAUSE_FACTOR, Stored, keys_in, refill_from};
+use duramen_engine::flash::Flash;
 use duramen_format::heat::{BLOCK_BYTES, HINT_BYTES_MAX};
 use duramen_wire::native::Slice;
 use std::collections::VecDeque;
@@ -52,7 +53,7 @@ impl Hints {
         server: u64,
     ) -> Option<Hints> {
         let part = options.engine.memory_bytes / MEMORY_PART;
-        engine.has_flash().then(|| Hints {
+        engine.flash().map(|_| Hints {
             server,
             bytes_max: part.clamp(BLOCK_BYTES as u64, HINT_BYTES_MAX as u64),
             interval: options.heat_interval,
@@ -64,16 +65,19 @@ impl Hints {
 
     /// Main loop of the thread, until `stop`.
     pub(crate) fn run(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
+        let Some(flash) = engine.flash() else {
+            return; // `new` found one
+        };
         let (mut due, mut news) = (Instant::now() + self.interval, 0);
         while !stop() {
             let next = self.others.lock().expect("hints of others").pop_front();
             if let Some((server, blocks)) = next {
-                self.refill(engine, server, &blocks, stop);
+                self.refill(flash, server, &blocks, stop);
                 continue;
             }
             let began = Instant::now();
             if !self.interval.is_zero() && began >= due {
-                self.make(engine, &mut news, stop);
+                self.make(flash, &mut news, stop);
                 due = Instant::now() + self.interval.max(began.elapsed() * PAUSE_FACTOR);
             }
             let pause = if self.interval.is_zero() {
@@ -103,25 +107,19 @@ impl Hints {
         self.bell.ring();
     }
 
-    fn refill(
-        &self,
-        engine: &Arc<duramen_engine::Store>,
-        server: u64,
-        blocks: &[u8],
-        stop: &dyn Fn() -> bool,
-    ) {
+    fn refill(&self, flash: Flash<'_>, server: u64, blocks: &[u8], stop: &dyn Fn() -> bool) {
         let keys = keys_in(blocks, server);
         // All sessions may be taken: then a read fetches each hot key.
-        if let Ok(Some(refill)) = engine.refill() {
-            engine.set_refill_left(keys);
-            refill_from(engine, refill, Stored::plain(blocks), server, keys, stop);
+        if let Ok(refill) = flash.refill() {
+            flash.set_refill_left(keys);
+            refill_from(flash, refill, Stored::plain(blocks), server, keys, stop);
         }
-        engine.end_refill();
+        flash.end_refill();
     }
 
     /// Makes a hint if there is more to report than in the last one.
-    fn make(&self, engine: &Arc<duramen_engine::Store>, told: &mut u64, stop: &dyn Fn() -> bool) {
-        let Ok(Some(mut reading)) = engine.heat() else {
+    fn make(&self, flash: Flash<'_>, told: &mut u64, stop: &dyn Fn() -> bool) {
+        let Ok(mut reading) = flash.heat() else {
             return; // all sessions are taken: later
         };
         let news = reading.news();

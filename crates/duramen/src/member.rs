@@ -190,7 +190,7 @@ impl LogWriter {
         let mut open = Vec::new();
         self.hear(|commit| open = commit.master.backup_leaves(backup));
         for segment in &open {
-            self.durable.common.engine.close_head_of(*segment);
+            self.durable.common.engine.heads().close(*segment);
         }
         open.is_empty()
     }

@@ -281,7 +281,9 @@ fn restart(
         let engine = make_engine(&backup, &state, replicas, left.version_max(), options)?;
         for (table, info) in &state.tables {
             let restored =
-                engine.restore_table(TableId(*table), &info.name, info.floor, info.level);
+                engine
+                    .tables()
+                    .restore(TableId(*table), &info.name, info.floor, info.level);
             restored.map_err(Error::from)?;
         }
         let server = backup.identity().server;

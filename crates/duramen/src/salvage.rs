@@ -434,7 +434,10 @@ impl<'a> Repair<'a> {
         for (id, table) in &self.state.tables {
             let id = TableId(*id);
             if id != TableId::DEFAULT {
-                store.engine().adopt_table(id, &table.name, table.level)?;
+                store
+                    .engine()
+                    .tables()
+                    .adopt(id, &table.name, table.level)?;
             } else if table.level.is_some() {
                 store.set_level(id, table.level)?;
             }
@@ -454,7 +457,7 @@ impl<'a> Repair<'a> {
             while store.find_table(&name).is_some() {
                 name.push('+'); // a client gave this name to another table
             }
-            let adopt = || store.engine().adopt_table(TableId(id), &name, None);
+            let adopt = || store.engine().tables().adopt(TableId(id), &name, None);
             let table = match (!is_found_again).then(adopt) {
                 Some(Ok(())) => TableId(id),
                 // `TooManyTables`: another table has the place of a dropped one.

@@ -51,7 +51,7 @@ impl Store {
     /// # Ok::<(), duramen::Error>(())
     /// ```
     pub fn find_table(&self, name: &str) -> Option<Table> {
-        self.engine.table_id(name)
+        self.engine.tables().find(name)
     }
 
     /// All tables, the default one included.
@@ -65,7 +65,7 @@ impl Store {
     /// # Ok::<(), duramen::Error>(())
     /// ```
     pub fn tables(&self) -> Vec<TableInfo> {
-        let tables = self.engine.tables().into_iter();
+        let tables = self.engine.tables().list().into_iter();
         tables
             .map(|info| TableInfo {
                 table: info.id,
@@ -86,7 +86,7 @@ impl Store {
     /// # Ok::<(), duramen::Error>(())
     /// ```
     pub fn count(&self, table: Table) -> u64 {
-        self.engine.objects(table)
+        self.engine.tables().objects(table)
     }
 
     /// Creates a table, durably. `level`: its own, independent of the store's default; `None` = the
@@ -128,7 +128,7 @@ impl Store {
     ) -> Result<Table, Error> {
         self.check_open()?;
         self.check_level(level)?;
-        Ok(self.engine.create_table_told(name, level, tell)?)
+        Ok(self.engine.tables().create_told(name, level, tell)?)
     }
 
     /// Drops a table and its objects, durably. Not the default one, which
@@ -160,7 +160,7 @@ impl Store {
     #[doc(hidden)]
     pub fn begin_drop(&self, table: Table) -> Result<(), Error> {
         self.check_open()?;
-        Ok(self.engine.drop_table(table)?)
+        Ok(self.engine.tables().drop(table)?)
     }
 
     /// Removes all objects of these tables at one moment, durably.
@@ -178,7 +178,10 @@ impl Store {
     /// [`Error::NoSuchTable`]; otherwise as [`create_table`](Store::create_table).
     pub fn clear_tables(&self, tables: &[Table]) -> Result<(), Error> {
         self.check_open()?;
-        if let Some(gone) = tables.iter().find(|table| !self.engine.has_table(**table)) {
+        if let Some(gone) = tables
+            .iter()
+            .find(|table| !self.engine.tables().has(**table))
+        {
             return Err(Error::NoSuchTable(*gone));
         }
         let mut session = self.engine.brief_session()?;
@@ -248,7 +251,7 @@ impl Store {
     /// # Ok::<(), duramen::Error>(())
     /// ```
     pub fn table_level(&self, table: Table) -> Option<Level> {
-        self.engine.table_level(table).ok().flatten()
+        self.engine.tables().level(table).ok().flatten()
     }
 
     /// Sets a table's own level, durably; `None` removes it.
@@ -270,7 +273,7 @@ impl Store {
     pub fn set_level(&self, table: Table, level: Option<Level>) -> Result<(), Error> {
         self.check_open()?;
         self.check_level(level)?;
-        self.engine.set_table_level(table, level)?;
+        self.engine.tables().set_level(table, level)?;
         self.wait_for_changes()
     }
 

@@ -1,6 +1,6 @@
 //! Flips bits in memory, for tests: builds with debug assertions only.
 
-use crate::core::Visitor;
+use crate::core::{Core, Visitor};
 use crate::index::bucket::{self, Slot};
 use crate::load::key_is;
 use crate::space::Space;
@@ -17,12 +17,26 @@ pub enum FlipPart {
     Value,
 }
 
+/// The bits of a store's memory; from [`Store::flips`].
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub struct Flips<'s> {
+    core: &'s Core,
+}
+
 impl Store {
+    /// The bits of its memory.
+    #[doc(hidden)]
+    pub fn flips(&self) -> Flips<'_> {
+        Flips { core: self.core() }
+    }
+}
+
+impl Flips<'_> {
     /// Flips bits of the entry that the index has for a key, counted from its first one. False:
     /// there is no such entry in memory. No other thread may use the key meanwhile.
-    #[doc(hidden)]
-    pub fn flip_bits(&self, table: TableId, key: &[u8], bits: &[usize]) -> bool {
-        let core = self.core();
+    pub fn entry(self, table: TableId, key: &[u8], bits: &[usize]) -> bool {
+        let core = self.core;
         let visitor = Visitor::wait(core);
         core.door.enter(visitor.slot);
         let hash = core.tables.hash(key);
@@ -54,9 +68,8 @@ impl Store {
     /// Flips bits of the slot that the index has for a key. False: there is no such slot. An entry
     /// on flash is taken for the key's by its tag alone. No other thread may use the key
     /// meanwhile.
-    #[doc(hidden)]
-    pub fn flip_slot_bits(&self, table: TableId, key: &[u8], bits: &[usize]) -> bool {
-        let core = self.core();
+    pub fn slot(self, table: TableId, key: &[u8], bits: &[usize]) -> bool {
+        let core = self.core;
         let visitor = Visitor::wait(core);
         core.door.enter(visitor.slot);
         let hash = core.tables.hash(key);
@@ -77,11 +90,10 @@ impl Store {
         found.is_some()
     }
 
-    /// As [`flip_bits`](Self::flip_bits), of any entry of a closed segment in memory, the `n`th of
+    /// As [`entry`](Self::entry), of any entry of a closed segment in memory, the `n`th of
     /// all; dead ones and tombstones too. False: there are fewer.
-    #[doc(hidden)]
-    pub fn flip_bits_of_nth(&self, n: usize, bits: &[usize]) -> bool {
-        let core = self.core();
+    pub fn nth_entry(self, n: usize, bits: &[usize]) -> bool {
+        let core = self.core;
         let mut left = n;
         for (window, segment) in core.space.segments.iter().enumerate() {
             if !segment.is_closed() || core.is_cold(window as u32) {
@@ -94,7 +106,7 @@ impl Store {
                 let place = core.space.at(Space::location(at));
                 if left == 0 {
                     for bit in bits {
-                        // SAFETY: as in `flip_bits`.
+                        // SAFETY: as in `entry`.
                         unsafe { *place.add(bit / 8) ^= 1 << (bit % 8) };
                     }
                     return true;
@@ -110,9 +122,8 @@ impl Store {
     /// Flips one bit of this part of one entry in memory, chosen by `random` among all of the log
     /// that have no damage: in closed and open segments, dead ones and tombstones too. False: there
     /// is none. No other thread may use the store meanwhile.
-    #[doc(hidden)]
-    pub fn flip_some(&self, part: FlipPart, random: u64) -> bool {
-        let core = self.core();
+    pub fn some(self, part: FlipPart, random: u64) -> bool {
+        let core = self.core;
         let mut found = Vec::new();
         for (window, segment) in core.space.segments.iter().enumerate() {
             if !segment.is_in_log() || core.is_cold(window as u32) {
@@ -152,7 +163,7 @@ impl Store {
             .space
             .at(Space::location(*at))
             .wrapping_add(bytes.start + bit / 8);
-        // SAFETY: as in `flip_bits`.
+        // SAFETY: as in `entry`.
         unsafe { *byte ^= 1 << (bit % 8) };
         true
     }

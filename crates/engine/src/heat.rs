@@ -73,54 +73,70 @@ pub struct Heat {
     session: Session,
 }
 
+/// The flash tier of a store that has one; from [`Store::flash`].
+#[derive(Clone, Copy)]
+pub struct Flash<'s> {
+    store: &'s Arc<Store>,
+    tier: &'s Tier,
+}
+
 impl Store {
-    /// A view of the keys that are read often; `None` without a flash tier.
+    /// Its flash tier; `None`: no segment goes to flash.
+    pub fn flash(self: &Arc<Self>) -> Option<Flash<'_>> {
+        let tier = self.core().tier()?;
+        Some(Flash { store: self, tier })
+    }
+}
+
+impl Flash<'_> {
+    /// A view of the keys that are read often.
     ///
     /// # Errors
     /// [`Error::TooManySessions`].
-    pub fn heat(self: &Arc<Self>) -> Result<Option<Heat>, Error> {
-        if !self.has_flash() {
-            return Ok(None);
-        }
-        let session = self.session()?;
-        Ok(Some(Heat { session }))
+    pub fn heat(self) -> Result<Heat, Error> {
+        let session = self.store.session()?;
+        Ok(Heat { session })
     }
 
-    /// Begins to fill memory with hot entries; `None` without a flash tier.
+    /// Begins to fill memory with hot entries.
     ///
     /// # Errors
     /// [`Error::TooManySessions`].
-    pub fn refill(self: &Arc<Self>) -> Result<Option<Refill>, Error> {
-        let Some(tier) = self.core().tier() else {
-            return Ok(None);
-        };
-        let half = refill_bytes(self.core().space.budget.start()) as usize / 2;
-        let tier_figures = &tier.figures;
-        Ok(Some(Refill {
+    pub fn refill(self) -> Result<Refill, Error> {
+        let half = refill_bytes(self.store.core().space.budget.start()) as usize / 2;
+        Ok(Refill {
             keys_max: half / (size_of::<ToCopy>() + size_of::<HotKey>()),
             memory: Aligned::zeroed(half),
             memory_bytes: half,
-            asked: tier_figures.asked.load(Ordering::Relaxed),
+            asked: self.tier.figures.asked.load(Ordering::Relaxed),
             guess: GUESS_BYTES,
-            session: self.session()?,
-        }))
+            session: self.store.session()?,
+        })
     }
 
     /// Sets the number of keys that a running or future refill will still try.
-    pub fn set_refill_left(&self, keys: u64) {
-        if let Some(tier) = self.core().tier() {
-            tier.figures.refill_left.store(keys, Ordering::Relaxed);
-        }
+    pub fn set_refill_left(self, keys: u64) {
+        let left = &self.tier.figures.refill_left;
+        left.store(keys, Ordering::Relaxed);
     }
 
     /// The refill has ended: segments go to flash in the order of their age again.
-    pub fn end_refill(&self) {
+    pub fn end_refill(self) {
         self.set_refill_left(0);
-        if let Some(tier) = self.core().tier() {
-            for window in &tier.windows {
-                window.kept.store(false, Ordering::Relaxed);
-            }
+        for window in &self.tier.windows {
+            window.kept.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Demotes a segment as a cleaner thread does it, as if memory were short. For a caller without
+    /// such threads (a simulator). False: no segment may go to flash.
+    pub fn demote_step(self) -> bool {
+        let core = self.store.core();
+        let context = core.cleaners.lock(0);
+        let demotion = core.demotion();
+        let demoted = demotion.is_some_and(|it| it.demote_one(context.seat.node()));
+        core.windows().reap(context.seat.node());
+        demoted
     }
 }
 

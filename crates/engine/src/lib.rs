@@ -52,13 +52,13 @@ mod write;
 
 pub use api::*;
 pub use core::damage::EntryDamage;
+pub use core::listeners::Listeners;
 pub use core::watches::{Dirty, DirtyKey, MARK_BYTES};
 pub use core::workers::bytes_beside_data;
 pub use core::writes::Written;
 pub use device::{Cold, Fetched, FlashOptions, FlashStats};
-pub use duramen_base::waits::Wait;
 #[cfg(debug_assertions)]
-pub use flip::FlipPart;
+pub use flip::{FlipPart, Flips};
 pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived, Unfinished};
 pub use log::{
     Collected, DiskRoom, Log, Numbers, Pass, Piece, Position, Refusals, Relocation, SurvivorReady,
@@ -66,7 +66,7 @@ pub use log::{
 };
 pub use many::{Many, Part};
 pub use range::{
-    Export, Purge, Purged, RANGE_PARTS, RangeCount, RangePart, RangeStatistics, Watch,
+    Export, Purge, Purged, RANGE_PARTS, RangeCount, RangePart, RangeStatistics, Ranges, Watch,
 };
 pub use room::Room;
 pub use scan::Walks;
@@ -75,7 +75,7 @@ pub use session::{Guard, Locks, Notes, Observed, Pin, Seen, Session, TypedWrite,
 pub use side::{SideCommit, SideError, SideLog, SidePlan, SideReport};
 pub use space::segment_bytes;
 pub use stats::*;
-pub use store::Store;
+pub use store::{Heads, Segments, Store, Tables};
 pub use transaction::ROOM_ATTEMPTS_MAX;
 
 /// The flash tier, for the owner of its device and for those who read from it themselves.
@@ -83,7 +83,7 @@ pub mod flash {
     pub use crate::device::{
         Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES, first_within,
     };
-    pub use crate::heat::{Heat, HotKey, Refill, Refilled};
+    pub use crate::heat::{Flash, Heat, HotKey, Refill, Refilled};
 }
 
 /// Parts for the model checkers' tests (`tests/it/loom.rs`, `tests/it/shuttle.rs`).

@@ -16,11 +16,14 @@ impl Store {
         let segment_budget_bytes = core.segment_budget();
         let live_bytes = core.actors.live_bytes();
         let (segments_open, segments_closed, retired) = census(&core.space);
+        let mut objects = 0;
+        let tables = &core.tables;
+        tables.each(|table, _, _| objects += core.actors.objects(table));
         let backed: usize = (0..core.space.nodes())
             .map(|node| core.space.waiting(node).1)
             .sum();
         Stats {
-            objects: self.tables().iter().map(|table| table.objects).sum(),
+            objects,
             live_bytes,
             appended_bytes: sum(Counters::payload),
             segment_budget_bytes,

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// **Concurrency**: a session finds an index by id under its pin, without a lock. The registry's
 /// lock serialises threads that create, drop or count tables. An index is freed only by a thread
 /// that is alone in the store and holds that lock.
-pub struct Tables {
+pub struct Registry {
     /// The hash of the keys of all tables.
     hasher: KeyHasher,
     /// By [`TableId::index_place`].
@@ -41,9 +41,9 @@ struct Names {
     next: TableId,
 }
 
-impl Tables {
-    pub fn new(hasher: KeyHasher) -> Tables {
-        Tables {
+impl Registry {
+    pub fn new(hasher: KeyHasher) -> Registry {
+        Registry {
             hasher,
             indexes: (0..TableId::INDEX_PLACES)
                 .map(|_| AtomicPtr::new(std::ptr::null_mut()))
@@ -208,7 +208,7 @@ impl Tables {
     }
 }
 
-impl Drop for Tables {
+impl Drop for Registry {
     fn drop(&mut self) {
         for slot in &mut self.indexes {
             let index = *slot.get_mut();
@@ -238,9 +238,9 @@ mod tests {
     #[test]
     fn the_id_of_a_dropped_table_is_nobody_s() {
         let store = store();
-        let dropped = store.create_table("a").unwrap();
-        store.drop_table(dropped).unwrap();
-        let made = store.create_table("b").unwrap();
+        let dropped = store.tables().create("a").unwrap();
+        store.tables().drop(dropped).unwrap();
+        let made = store.tables().create("b").unwrap();
         assert_ne!(made, dropped);
         let mut session = store.session().unwrap();
         let mut guard = session.pin();
@@ -250,11 +250,11 @@ mod tests {
         assert!(guard.read(made, hash, b"key").unwrap().is_none());
         drop(guard);
         assert!(matches!(
-            store.drop_table(dropped),
+            store.tables().drop(dropped),
             Err(Error::NoSuchTable(_))
         ));
-        assert!(store.has_table(made) && !store.has_table(dropped));
-        assert_eq!(store.objects(dropped), 0);
+        assert!(store.tables().has(made) && !store.tables().has(dropped));
+        assert_eq!(store.tables().objects(dropped), 0);
     }
 
     /// A level was once set behind the drop of its table, in the order of the log: the writer of
@@ -278,14 +278,14 @@ mod tests {
                 while !is_over.load(Ordering::Relaxed) {
                     let table = TableId(table.load(Ordering::Relaxed));
                     if table != TableId::DEFAULT {
-                        let done = store.set_table_level(table, Some(Level::Buffered));
+                        let done = store.tables().set_level(table, Some(Level::Buffered));
                         set.fetch_add(u32::from(done.is_ok()), Ordering::Relaxed);
                     }
                 }
             });
             let mut wrong = 0;
             for round in 0..300 {
-                let made = store.create_table("a").unwrap();
+                let made = store.tables().create("a").unwrap();
                 let mut session = store.session().unwrap();
                 let mut guard = session.pin();
                 for key in 0..200u32 {
@@ -299,7 +299,7 @@ mod tests {
                 while round % 3 == 0 && set.load(Ordering::Relaxed) == before {
                     std::thread::yield_now();
                 }
-                store.drop_table(made).unwrap();
+                store.tables().drop(made).unwrap();
                 table.store(0, Ordering::Relaxed);
                 let log = store.log().unwrap();
                 let mut collected = Collected::default();
@@ -324,19 +324,22 @@ mod tests {
         let store = store();
         let n = TABLES_MAX as u32;
         let (first, second) = (TableId(5 * n + 7), TableId(9 * n + 7));
-        store.adopt_table(first, "first", None).unwrap();
-        let taken = store.adopt_table(second, "second", None);
+        store.tables().adopt(first, "first", None).unwrap();
+        let taken = store.tables().adopt(second, "second", None);
         assert!(
             matches!(taken, Err(Error::TooManyTables { .. })),
             "{taken:?}"
         );
-        store.drop_table(first).unwrap();
-        store.adopt_table(second, "second", None).unwrap();
-        assert_eq!(store.create_table("third").unwrap(), TableId(second.0 + 1));
+        store.tables().drop(first).unwrap();
+        store.tables().adopt(second, "second", None).unwrap();
+        assert_eq!(
+            store.tables().create("third").unwrap(),
+            TableId(second.0 + 1)
+        );
         // As many as may exist at once, and then more of them one after the other.
         for round in 0..n + 10 {
-            let table = store.create_table(&format!("round-{round}"));
-            store.drop_table(table.unwrap()).unwrap();
+            let table = store.tables().create(&format!("round-{round}"));
+            store.tables().drop(table.unwrap()).unwrap();
         }
     }
 }

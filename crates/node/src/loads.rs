@@ -286,7 +286,7 @@ fn count(store: &Arc<Store>, served: &[TabletEntry]) -> Vec<RangeLoad> {
     tables.dedup();
     let mut loads = Vec::new();
     for table in tables {
-        let Ok(statistics) = store.engine().range_statistics(table) else {
+        let Ok(statistics) = store.engine().ranges().statistics(table) else {
             continue; // it is gone, or does not exist yet
         };
         for (part, load) in statistics.parts.iter().enumerate() {

@@ -36,23 +36,25 @@ impl Order {
     /// has names that this program does not allow.
     pub fn run(&self, store: &Arc<Store>, clients: &Clients) -> Result<(), Error> {
         store.quiesce(); // the view was changed before: no write that the old one allowed follows
-        let there = store.tables();
+        let there = store.tables().list();
         for table in &there {
             let named = self.tables.iter().find(|entry| entry.table == table.id);
             let is_gone = named.is_none_or(|entry| entry.name != table.name);
             if is_gone && table.id != TableId::DEFAULT {
-                store.drop_table(table.id)?;
+                store.tables().drop(table.id)?;
                 clients.purge(table.id, &KeyRange::ALL);
             }
         }
-        let there = store.tables();
+        let there = store.tables().list();
         for entry in &self.tables {
             if there.iter().any(|table| table.id == entry.table) {
-                if store.table_level(entry.table)? != entry.level {
-                    store.set_table_level(entry.table, entry.level)?;
+                if store.tables().level(entry.table)? != entry.level {
+                    store.tables().set_level(entry.table, entry.level)?;
                 }
             } else {
-                store.adopt_table(entry.table, &entry.name, entry.level)?;
+                store
+                    .tables()
+                    .adopt(entry.table, &entry.name, entry.level)?;
             }
         }
         Ok(())
@@ -67,7 +69,7 @@ impl Purge {
         for range in &self.ranges {
             clients.purge(self.table, range);
         }
-        let purge = store.begin_purge(self.table, &self.ranges);
+        let purge = store.ranges().begin_purge(self.table, &self.ranges);
         Purging(Arc::new(Mutex::new(purge)))
     }
 }

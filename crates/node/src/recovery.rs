@@ -216,7 +216,7 @@ impl Recoveries {
         if self.runs.len() >= RUNS_MAX || !make_tables(store, &order, &ranges) {
             return false;
         }
-        let creation = store.engine().try_roll_heads();
+        let creation = store.engine().heads().try_roll();
         let side = store.engine().side_log(SidePlan {
             floors: order.floors.clone(),
             version_floor: order.safe_version,
@@ -780,7 +780,7 @@ fn aligned(entries: Slice) -> Slice {
 /// Creates the tables of a partition, if they do not exist; returns whether they exist now.
 fn make_tables(store: &Arc<Store>, order: &Recover, ranges: &Ranges) -> bool {
     let engine = store.engine();
-    let there = engine.tables();
+    let there = engine.tables().list();
     let wanted = |table: TableId| ranges.iter().any(|(id, _)| id == table);
     order.tables.iter().all(|entry| {
         let known = there.iter().find(|table| table.id == entry.table);
@@ -788,7 +788,7 @@ fn make_tables(store: &Arc<Store>, order: &Recover, ranges: &Ranges) -> bool {
             _ if !wanted(entry.table) => true,
             Some(table) => table.name == entry.name,
             None => {
-                let made = engine.adopt_table(entry.table, &entry.name, entry.level);
+                let made = engine.tables().adopt(entry.table, &entry.name, entry.level);
                 made.is_ok()
             }
         }

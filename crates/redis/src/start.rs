@@ -24,17 +24,19 @@ impl Shared {
         tier: Option<Arc<Tier>>,
     ) {
         let this = self.weak();
-        store.when_departed(move |departure, table, key| {
-            if let Some(shared) = this.upgrade() {
-                publish_departure(&shared, departure, table, key);
-                key_departed(&shared, table, key);
-            }
-        });
-        store.when_damaged(log_damage);
-        store.when_given_up(log_given_up);
+        store
+            .listeners()
+            .when_departed(move |departure, table, key| {
+                if let Some(shared) = this.upgrade() {
+                    publish_departure(&shared, departure, table, key);
+                    key_departed(&shared, table, key);
+                }
+            });
+        store.listeners().when_damaged(log_damage);
+        store.listeners().when_given_up(log_given_up);
         store.set_verify_reads(self.config().verify_reads);
         let this = self.weak();
-        store.when_written(move |writes| {
+        store.listeners().when_written(move |writes| {
             if let Some(shared) = this.upgrade() {
                 keys_written(&shared, writes);
             }

@@ -480,8 +480,8 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
         .commands
         .levels
         .note(durability.store().default_level());
-    for table in engine.tables() {
-        let level = engine.table_level(table.id)?;
+    for table in engine.tables().list() {
+        let level = engine.tables().level(table.id)?;
         shared.commands.levels.set(table.id, level);
     }
     restore_databases(shared, &engine)?;

@@ -191,7 +191,7 @@ impl Common {
     #[cold]
     pub(super) fn give_up_damaged(&self, segment: SegmentId) -> bool {
         let why = "more than one bit of an entry changed in memory before it was written";
-        let is_given_up = self.engine.give_up_pass_of(segment, why);
+        let is_given_up = self.engine.segments().give_up_pass_of(segment, why);
         if is_given_up {
             self.log().swaps().survivor_durable(segment); // only its memory is left of it
         }
@@ -204,7 +204,9 @@ impl Common {
         match mend::segment(&mut copy, Kind::Survivor, usize::MAX) {
             Ok(mended) => {
                 for bit in mended {
-                    self.engine.tell_damage(segment, true, bit.to_string());
+                    self.engine
+                        .segments()
+                        .tell_damage(segment, true, bit.to_string());
                 }
                 Some(Cow::Owned(copy))
             }
@@ -212,7 +214,7 @@ impl Common {
                 let what = format!(
                     "byte {at} of a survivor: it is not written, and its victims stay; restart to load them"
                 );
-                self.engine.tell_damage(segment, false, what);
+                self.engine.segments().tell_damage(segment, false, what);
                 None
             }
         }

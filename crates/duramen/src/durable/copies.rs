@@ -199,14 +199,18 @@ impl Copies {
 #[cold]
 fn unswapped(engine: &Engine, send: &Send, may_wait: bool) -> Option<Vec<u8>> {
     let to = send.certificate.length;
-    let mut all = engine.unswapped_bytes(send.segment, 0, to, may_wait)?;
+    let mut all = engine
+        .segments()
+        .unswapped_bytes(send.segment, 0, to, may_wait)?;
     if Certificate::of(&all) != send.certificate {
         let mended = mend::segment(&mut all, send.kind, usize::MAX).ok()?;
         if Certificate::of(&all) != send.certificate {
             return None;
         }
         for bit in mended {
-            engine.tell_damage(send.segment, true, bit.to_string());
+            engine
+                .segments()
+                .tell_damage(send.segment, true, bit.to_string());
         }
     }
     all.drain(..send.from as usize);
@@ -231,12 +235,16 @@ fn certified(
         && is_right(&all)
     {
         for bit in mended {
-            engine.tell_damage(send.segment, true, bit.to_string());
+            engine
+                .segments()
+                .tell_damage(send.segment, true, bit.to_string());
         }
         return Some(all);
     }
     let what = "it does not match its certificate any more, and this server's log ends here";
-    engine.tell_damage(send.segment, false, what.to_owned());
+    engine
+        .segments()
+        .tell_damage(send.segment, false, what.to_owned());
     master.fail(format!(
         "segment {} in memory does not match its certificate",
         send.segment

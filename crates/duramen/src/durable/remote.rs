@@ -146,7 +146,7 @@ impl Remote {
             commit.master.give_up(send.ticket);
             if !commit.lose_survivor(common, send.segment) {
                 // Cleaning moves its live entries to another segment.
-                common.engine.relocate(send.segment);
+                common.engine.segments().relocate(send.segment);
             }
             return;
         };
@@ -267,7 +267,7 @@ impl Commit {
             return false;
         }
         let why = "all its replicas were lost before its Swap, and memory has changed since";
-        common.engine.give_up_pass_of(segment, why)
+        common.engine.segments().give_up_pass_of(segment, why)
     }
 
     /// Frees the replicas of survivors of side logs that were given up.

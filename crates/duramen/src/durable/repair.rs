@@ -197,11 +197,11 @@ impl Repairs {
         if known.damaged.kind == Kind::Control {
             return None;
         }
-        match engine.relocation(segment) {
+        match engine.segments().relocation(segment) {
             Relocation::Done => Some(self.end(known)),
             Relocation::Waiting => {
-                engine.close_head_of(segment); // A3
-                engine.relocate(segment);
+                engine.heads().close(segment); // A3
+                engine.segments().relocate(segment);
                 known.looks_without_source = 0;
                 None
             }
@@ -284,6 +284,6 @@ impl Local {
 impl Common {
     /// A step of relocation, if no cleaner thread does it. Not to be called from inside the engine.
     pub fn relocation_step(&self) -> bool {
-        self.engine.relocation_step(STEP_BYTES)
+        self.engine.segments().relocation_step(STEP_BYTES)
     }
 }

@@ -376,7 +376,7 @@ fn a_bit_that_flipped_before_its_commit_is_put_back_at_the_start() {
     }
     drop(session);
     let bits = 8 * (16 + key(7).len() + 100) + 3;
-    assert!(store.engine().flip_bits(T, &key(7), &[bits]));
+    assert!(store.engine().flips().entry(T, &key(7), &[bits]));
     assert!(store.log().unwrap().try_commit_here(Level::Synced));
     let copy = copy_of(dir.path());
     drop(store);
@@ -425,7 +425,7 @@ fn found_after_a_flip_in_a_pass(steps: u32, bug: Option<Bug>) -> u64 {
             guard.write(T, hash, &key, &value, None).unwrap();
         }
         drop(session);
-        store.engine().close_heads();
+        store.engine().heads().close_all();
         assert!(store.log().unwrap().try_commit_here(Level::Synced));
         while store.background_step().unwrap() {}
     }
@@ -434,7 +434,7 @@ fn found_after_a_flip_in_a_pass(steps: u32, bug: Option<Bug>) -> u64 {
             store.engine().clean_step(8 << 10);
         }
         let bit = 8 * (16 + key(7).len() + 100) + 3;
-        assert!(store.engine().flip_bits(T, &key(7), &[bit]));
+        assert!(store.engine().flips().entry(T, &key(7), &[bit]));
         while store.engine().clean_step(1 << 30) {}
         while store.background_step().unwrap() {}
     };
@@ -508,7 +508,7 @@ fn after_a_clean_stop_the_write_ahead_log_is_not_needed() {
     let store = open(faulty(dir.path()).0, dir.path(), true);
     assert!(store.stats().unwrap().clean_start);
     assert_holds(&store, 300);
-    assert!(store.engine().table_id("made-late").is_some());
+    assert!(store.engine().tables().find("made-late").is_some());
 }
 
 /// Level `memory` acknowledges faster than a disk writes: when the disk was full, the backlog was
@@ -653,7 +653,11 @@ fn what_has_expired_stays_away_when_the_clock_steps_back() {
         drop(store);
         clock.store(1_500_000, Ordering::Relaxed);
         let store = open();
-        assert_eq!(store.engine().tables()[0].objects, 3, "clean: {is_clean}");
+        assert_eq!(
+            store.engine().tables().list()[0].objects,
+            3,
+            "clean: {is_clean}"
+        );
         let mut session = store.session().unwrap();
         assert!(session.get(T, b"older").unwrap().is_none());
         assert!(session.get(T, b"later").unwrap().is_some());
@@ -753,7 +757,7 @@ fn a_damaged_store_is_repaired_entry_by_entry() {
         (0..100).all(|n| session.get(T, key(n)).unwrap().is_none()),
         "deleted"
     );
-    let made = store.engine().table_id("others").unwrap();
+    let made = store.engine().tables().find("others").unwrap();
     assert_eq!(
         session.get(made, b"another").unwrap().unwrap().bytes,
         b"value"

@@ -39,7 +39,7 @@ fn a_fresh_store_can_write_with_each_of_its_heads_however_small_the_disk() {
         let store = Store::open(options(dir.path(), 1024, 1).heads(heads)).unwrap();
         let mut session = store.session().unwrap();
         session.set(T, "after", b"a restart").unwrap();
-        assert_eq!(store.engine().tables()[0].objects, heads as u64 + 1);
+        assert_eq!(store.engine().tables().list()[0].objects, heads as u64 + 1);
     }
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(options(dir.path(), 64, 64).heads(2)).unwrap();

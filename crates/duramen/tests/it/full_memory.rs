@@ -264,8 +264,8 @@ fn keys_of_a_doubted_clock_are_removed_by_a_thread_that_nobody_waits_for() {
     };
     let store = Store::open(options).unwrap();
     let engine = store.engine();
-    engine.when_departed(|_, _, _| {});
-    engine.want_departures(Departure::Expired, true); // so they leave when they are met
+    engine.listeners().when_departed(|_, _, _| {});
+    engine.listeners().want_departures(Departure::Expired, true); // so they leave when they are met
     let hour = Duration::from_secs(3600);
     let mut session = store.session().unwrap();
     session.set_for(T, key(0), [1; 100], hour).unwrap();
@@ -289,7 +289,7 @@ fn keys_of_a_doubted_clock_are_removed_by_a_thread_that_nobody_waits_for() {
     assert_eq!(waiting, "duramen-doubts");
     drop(guard);
     drop(session);
-    while engine.objects(T) > 1 {
+    while engine.tables().objects(T) > 1 {
         assert!(began.elapsed() < Duration::from_secs(120), "it stays");
         std::thread::sleep(Duration::from_millis(1));
     }

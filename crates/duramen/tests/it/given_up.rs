@@ -33,7 +33,7 @@ fn fill(store: &Arc<Store>, keys: Range<u32>) {
             guard.write(T, hash, &key, &value, None).unwrap();
         }
         drop(session);
-        store.engine().close_heads();
+        store.engine().heads().close_all();
         assert!(store.log().unwrap().try_commit_here(Level::Synced));
         while store.background_step().unwrap() {}
     }
@@ -74,7 +74,7 @@ fn two_flipped_bits_in_a_pass_stop_no_later_pass() {
             store.engine().clean_step(8 << 10);
         }
         let bit = 8 * (16 + key(7).len() + 100);
-        assert!(store.engine().flip_bits(T, &key(7), &[bit, bit + 1]));
+        assert!(store.engine().flips().entry(T, &key(7), &[bit, bit + 1]));
         clean(&store);
         given_up += store.engine().stats().passes_given_up;
         fill(&store, 1000..1300);

@@ -49,7 +49,7 @@ fn damaged(lost: &[u32]) -> TempDir {
         drop(session);
         for n in lost.iter().filter(|_| round == b'n') {
             let bit = 8 * (16 + key(*n).len() + 100);
-            assert!(store.engine().flip_bits(T, &key(*n), &[bit, bit + 1]));
+            assert!(store.engine().flips().entry(T, &key(*n), &[bit, bit + 1]));
         }
         assert!(store.log().unwrap().try_commit_here(Level::Synced));
     }
@@ -267,7 +267,7 @@ fn damaged_between(after: After) -> TempDir {
         filler += 50;
     };
     let bit = 8 * (16 + key(7).len() + 100);
-    let flip = || assert!(store.engine().flip_bits(T, &key(7), &[bit, bit + 1]));
+    let flip = || assert!(store.engine().flips().entry(T, &key(7), &[bit, bit + 1]));
     for value in [b'o', b'l'] {
         let mut guard = session.pin();
         let hash = guard.hash(&key(7));
@@ -314,12 +314,15 @@ fn after_repair(after: After) -> Option<Vec<u8>> {
     if is_written {
         // It leaves no trace in any segment that names an older one.
         assert!(store.session().unwrap().remove(T, key(7)).unwrap());
-        store.engine().close_heads();
+        store.engine().heads().close_all();
         let lost = found.losses[0].segment.0;
         let newer: Vec<SegmentId> = (lost + 1..lost + 40).map(SegmentId).collect();
-        newer.iter().for_each(|id| store.engine().relocate(*id));
+        newer
+            .iter()
+            .for_each(|id| store.engine().segments().relocate(*id));
         let until = Instant::now() + Duration::from_secs(60);
-        let is_done = |id: &SegmentId| store.engine().relocation(*id) == Relocation::Done;
+        let is_done =
+            |id: &SegmentId| store.engine().segments().relocation(*id) == Relocation::Done;
         while !newer.iter().all(is_done) {
             assert!(Instant::now() < until, "{:?}", store.stats());
             std::thread::yield_now();

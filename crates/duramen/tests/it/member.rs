@@ -650,10 +650,10 @@ fn a_pass_whose_survivor_lost_all_its_replicas_ends() {
         .into_iter()
         .for_each(|request| cluster.handle(request));
     // A pass may take it only after its own Swap (swap::D3).
-    engine.relocate(survivor);
+    engine.segments().relocate(survivor);
     for _ in 0..200 {
         clean(&cluster, &mut random);
-        if engine.relocation(survivor) == Relocation::Done {
+        if engine.segments().relocation(survivor) == Relocation::Done {
             return;
         }
     }
@@ -706,7 +706,7 @@ fn a_flipped_bit_is_sent_as_it_was_certified() {
         let cluster = cluster(4, Level::Synced, false);
         write(&cluster, &mut random, 1, b"before");
         let engine = cluster.store.engine();
-        let flip = || assert!(engine.flip_bits(T, b"late", &VALUE_BITS[..1]));
+        let flip = || assert!(engine.flips().entry(T, b"late", &VALUE_BITS[..1]));
         let nothing = || {};
         let position = if before {
             damaged_write(&cluster, [&flip, &nothing])
@@ -732,7 +732,7 @@ fn memory_that_does_not_match_its_certificate_ends_this_life() {
         .map(|n| write(&cluster, &mut random, n, &value))
         .collect();
     let engine = cluster.store.engine();
-    let flip_one = |key: &Vec<u8>| assert!(engine.flip_bits(T, key, &VALUE_BITS));
+    let flip_one = |key: &Vec<u8>| assert!(engine.flips().entry(T, key, &VALUE_BITS));
     let flip = || keys.iter().for_each(flip_one);
     let position = damaged_write(&cluster, [&flip, &|| {}]);
     let log = cluster.store.log().unwrap();

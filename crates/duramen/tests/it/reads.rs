@@ -218,7 +218,7 @@ fn writers_that_wait_share_a_sync() {
         gate.await_sync();
         // Each has appended before it waits.
         let deadline = Instant::now() + PATIENCE;
-        while store.engine().objects(T) < u64::from(WRITERS) + 1 {
+        while store.engine().tables().objects(T) < u64::from(WRITERS) + 1 {
             assert!(Instant::now() < deadline, "writers wait for each other");
             std::thread::yield_now();
         }

@@ -206,7 +206,7 @@ fn a_repair_goes_on_where_another_one_was_killed() {
     assert_eq!(repair().unwrap().keys, keys);
     assert!(!part.exists());
     let store = Store::open(options(out.path())).unwrap();
-    assert_eq!(store.engine().tables()[0].objects, keys);
+    assert_eq!(store.engine().tables().list()[0].objects, keys);
     store.close().unwrap();
     drop(store);
     // A store that is whole stays, whatever else is there.

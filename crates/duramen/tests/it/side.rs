@@ -112,5 +112,5 @@ fn what_was_given_up_leaves_no_frames() {
     store.close().unwrap();
     drop(store);
     let store = open(dir.path());
-    assert_eq!(store.engine().objects(T), 0);
+    assert_eq!(store.engine().tables().objects(T), 0);
 }

@@ -131,6 +131,7 @@ fn tables_and_their_levels_are_there_again() {
     let names: Vec<String> = store
         .engine()
         .tables()
+        .list()
         .into_iter()
         .map(|t| t.name)
         .collect();

@@ -261,7 +261,7 @@ mod tests {
             sound.is_ok_and(|sound| sound.entry.key == own.as_slice())
         });
         let (_, slot) = found.expect("it was written");
-        assert!(store.flip_slot_bits(TABLE, lost, &[3, 50, 60]));
+        assert!(store.flips().slot(TABLE, lost, &[3, 50, 60]));
         let sound = sound::at(core, slot.location()).unwrap();
         let candidate = Candidate::new(core, index, slot.location(), sound.entry, false);
         // As after a look at it that came before another thread put its slot back.

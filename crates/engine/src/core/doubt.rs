@@ -225,8 +225,8 @@ mod tests {
         for key in [b"a", b"b"] {
             store.core().clock().note_doubted(T, key);
         }
-        assert!(store.flip_bits(T, b"a", &[8 * 40, 8 * 77 + 3]));
+        assert!(store.flips().entry(T, b"a", &[8 * 40, 8 * 77 + 3]));
         assert_eq!(store.remove_doubted(), Err(Error::Damaged));
-        assert_eq!(store.objects(T), 1);
+        assert_eq!(store.tables().objects(T), 1);
     }
 }

@@ -23,7 +23,7 @@ use crate::index::arena::Arena;
 use crate::index::{Index, Partition, Resources};
 use crate::log::Log;
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space, segment_bytes_of};
-use crate::table::Tables;
+use crate::table::Registry;
 use crate::topology::Topology;
 use crate::{Error, Mode, Options, TableId};
 use actors::Actors;
@@ -60,7 +60,7 @@ pub struct Core {
     arena: Arena,
     /// Those who are inside.
     pub door: Door,
-    pub tables: Tables,
+    pub tables: Registry,
     /// Heads, and the counters of all that change the store.
     pub actors: Actors,
     pub cleaners: Cleaners,
@@ -121,7 +121,7 @@ impl Core {
             cleared: Cleared::new(hasher.clone()),
             arena: Arena::new(options.memory_bytes_max() / 2, options.huge_pages, topology)?,
             listeners: Listeners::new(hasher.clone()),
-            tables: Tables::new(hasher),
+            tables: Registry::new(hasher),
             actors: Actors::new((heads, contexts), log.is_some(), windows, topology),
             cleaners,
             overhead: 0,

@@ -87,7 +87,7 @@ mod tests {
             ..Options::new(128 * MIB)
         });
         let store = store.unwrap();
-        let other = store.create_table("other").unwrap();
+        let other = store.tables().create("other").unwrap();
         let mut session = store.session().unwrap();
         for (table, count) in [(TableId::DEFAULT, 55_000u32), (other, 20_000)] {
             for n in 0..count {
@@ -99,7 +99,7 @@ mod tests {
         }
         let core = store.core();
         let context = core.cleaners.lock(0); // so that no cleaner thread counts
-        store.clear_table(other).unwrap();
+        store.tables().clear(other).unwrap();
         assert!(core.cleared().is_pending());
         assert_eq!(store.set_memory(50 * MIB), Err(Error::BudgetBusy));
         store.set_memory(120 * MIB).unwrap(); // whatever was cleared

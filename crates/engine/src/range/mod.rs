@@ -25,11 +25,11 @@
 //!   whose route is that of their home. Scans show objects alone. A segment on flash is handled
 //!   once for both, else the parts in it would be left out as passed (G4).
 //! - G3: a purge leaves no tombstones: the removed objects belong to another server, and a restart
-//!   recognises them by the position of their segment (`Store::try_roll_heads`). It lowers no
+//!   recognises them by the position of their segment (`Heads::try_roll`). It lowers no
 //!   version.
 //!
-//! The move of a range: `watch_range`, then `export` of everything, then `export_keys` of the keys
-//! written meanwhile, until these are few; then the range is locked for writes, `quiesce`, the last
+//! The move of a range: `watch`, then `export` of everything, then `export_keys` of the keys
+//! written meanwhile, until these are few; then the range is locked for writes, `Store::quiesce`, the last
 //! `export_keys`; when the new owner has it durable, `purge`. Paper: [Ousterhout15 §3.1] sends the
 //! log, old to new; differs: sends live objects once, in the order of the index, and later changes
 //! by key, so the work does not depend on the dead part of the log.
@@ -43,15 +43,29 @@ pub use purge::{Purge, Purged};
 pub use walk::{Export, RANGE_PARTS, RangeCount, RangePart, RangeStatistics};
 pub use watch::Watch;
 
-use crate::TableId;
 use crate::core::Core;
 use crate::index::Index;
 use crate::index::bucket::{Slot, View};
 use crate::space::Space;
+use crate::{Store, TableId};
 use duramen_base::ids::{KeyRange, PartKey, RouteHash};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash::{self, KeyHasher};
+use std::sync::Arc;
+
+/// The ranges of a store's tables; from [`Store::ranges`].
+#[derive(Clone, Copy)]
+pub struct Ranges<'s> {
+    store: &'s Arc<Store>,
+}
+
+impl Store {
+    /// The ranges of its tables.
+    pub fn ranges(self: &Arc<Self>) -> Ranges<'_> {
+        Ranges { store: self }
+    }
+}
 
 /// Position at which a walk continues (G1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! one range as for all.
 
 use super::cold::{ColdSegments, Look};
-use super::{Place, contains, entry_at, goes_on_with_parts};
+use super::{Place, Ranges, contains, entry_at, goes_on_with_parts};
 use crate::cleaner::candidate::Candidate;
 use crate::core::sound::{self, Sound};
 use crate::core::{Core, Visitor};
@@ -80,12 +80,12 @@ impl Leaving {
     }
 }
 
-impl Store {
+impl Ranges<'_> {
     /// Begins to take every object of these ranges out of a table. No guard may write to them any
     /// more.
-    pub fn begin_purge(self: &Arc<Self>, table: TableId, ranges: &[KeyRange]) -> Purge {
+    pub fn begin_purge(self, table: TableId, ranges: &[KeyRange]) -> Purge {
         Purge {
-            store: self.clone(),
+            store: self.store.clone(),
             table,
             ranges: Leaving::new(ranges),
             place: Place::START,
@@ -100,7 +100,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: some objects are still there, try again
     /// later.
-    pub fn purge(self: &Arc<Self>, table: TableId, range: KeyRange) -> Result<Purged, Error> {
+    pub fn purge(self, table: TableId, range: KeyRange) -> Result<Purged, Error> {
         let mut purge = self.begin_purge(table, &[range]);
         while purge.step()? {}
         Ok(purge.purged())

@@ -1,7 +1,7 @@
 //! Walks over a range: shown to a guard, counted, exported as entries, and sampled for statistics.
 
 use super::cold::{ColdSegments, Look};
-use super::{Place, contains, entry_at, goes_on_with_parts};
+use super::{Place, Ranges, contains, entry_at, goes_on_with_parts};
 use crate::cleaner::candidate::Candidate;
 use crate::core::flash::Gather;
 use crate::core::sound::{self, Sound};
@@ -247,18 +247,14 @@ pub struct Export {
     here: Vec<(u64, u64)>,
 }
 
-impl Store {
+impl Ranges<'_> {
     /// Counts the objects of a range. Visits the whole table, in short steps, and reads each entry
     /// that is on flash.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::FlashFailed`], [`Error::Damaged`].
-    pub fn count_range(
-        self: &Arc<Self>,
-        table: TableId,
-        range: KeyRange,
-    ) -> Result<RangeCount, Error> {
-        let mut walk = Walk::new(self, table);
+    pub fn count(self, table: TableId, range: KeyRange) -> Result<RangeCount, Error> {
+        let mut walk = Walk::new(self.store, table);
         let mut count = RangeCount::default();
         loop {
             let more = walk.step(|core, entry| {
@@ -275,9 +271,9 @@ impl Store {
 
     /// Begins to export a range: objects in memory in the order of the index, and each segment on
     /// flash when it is met (range::G4).
-    pub fn export(self: &Arc<Self>, table: TableId, range: KeyRange) -> Export {
+    pub fn export(self, table: TableId, range: KeyRange) -> Export {
         Export {
-            store: self.clone(),
+            store: self.store.clone(),
             table,
             range,
             place: Place::START,
@@ -292,7 +288,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::FlashFailed`], [`Error::Damaged`]: `out` is incomplete.
     pub fn export_keys(
-        &self,
+        self,
         table: TableId,
         keys: &[DirtyKey],
         out: &mut Vec<u8>,
@@ -306,13 +302,13 @@ impl Store {
     /// # Errors
     /// Those of [`export_keys`](Self::export_keys).
     pub fn export_some_keys(
-        &self,
+        self,
         table: TableId,
         keys: &mut VecDeque<DirtyKey>,
         bytes_max: usize,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        let core = self.core();
+        let core = self.store.core();
         let mut cold = Gather::default();
         while !keys.is_empty() && out.len() < bytes_max {
             let visitor = Visitor::wait(core);
@@ -356,8 +352,8 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].
-    pub fn range_statistics(self: &Arc<Self>, table: TableId) -> Result<RangeStatistics, Error> {
-        let every = (self.core().actors.entries(table) / SAMPLES).max(1);
+    pub fn statistics(self, table: TableId) -> Result<RangeStatistics, Error> {
+        let every = (self.store.core().actors.entries(table) / SAMPLES).max(1);
         let mut sample = Sample {
             parts: vec![RangePart::default(); RANGE_PARTS],
             every,
@@ -367,15 +363,15 @@ impl Store {
         };
         let (mut of, mut place) = (table, Place::START);
         // Hashes are spread evenly, so any choice of buckets is a fair one.
-        while sample.step(self.core(), &mut of, &mut place)? {}
+        while sample.step(self.store.core(), &mut of, &mut place)? {}
         self.sample_cold(&mut sample);
         let parts = sample.parts;
         Ok(RangeStatistics { table, parts })
     }
 
     /// Reads some of the sampled entries on flash, as a sample for all of them.
-    fn sample_cold(&self, sample: &mut Sample) {
-        let core = self.core();
+    fn sample_cold(self, sample: &mut Sample) {
+        let core = self.store.core();
         let mut found = vec![RangePart::default(); RANGE_PARTS];
         let (mut gather, mut read, mut bytes) = (Gather::default(), 0, 0);
         for some in sample.cold.chunks(COLD_SAMPLES_AT_ONCE) {
@@ -393,7 +389,7 @@ impl Store {
         }
         let each = sample.every as f64 * sample.colds as f64;
         if read == 0 {
-            let tables = self.tables();
+            let tables = self.store.tables().list();
             let entries: u64 = tables
                 .iter()
                 .map(|table| core.actors.entries(table.id))

@@ -2,7 +2,7 @@
 //! of a migration.
 //!
 //! **Invariants**
-//! - W1: from the return of [`Store::watch_range`] on, every write and removal of a key of the
+//! - W1: from the return of [`Ranges::watch`] on, every write and removal of a key of the
 //!   range is marked before its guard ends and after it can be seen, with the version that it gave
 //!   or removed. So a thread that has taken the mark finds the marked version, or a newer one.
 //!   (Within a transaction the mark comes before: a thread that looks for the key waits for the
@@ -17,7 +17,7 @@
 //!
 //! Without a watch a write pays one load of a line that is never written.
 
-use super::contains_key;
+use super::{Ranges, contains_key};
 use crate::cleaner::index_search::IndexSearch;
 use crate::core::watches::{Dirty, Marks, Watched, Watches};
 use crate::{Error, Store, TableId};
@@ -47,52 +47,48 @@ pub struct Watch {
     charged_bytes: u64,
 }
 
-impl Store {
+impl Ranges<'_> {
     /// Maximum bytes that marks should take.
-    pub fn marks_bytes_max(&self) -> usize {
-        (self.core().space.budget.limit() / MARKS_PART).min(BYTES_MAX) as usize
+    pub fn marks_bytes_max(self) -> usize {
+        (self.store.core().space.budget.limit() / MARKS_PART).min(BYTES_MAX) as usize
     }
 
     /// Begins to mark the writes to a range. Between two calls of [`Watch::take`], marks take at
     /// most `bytes_max` bytes, or fewer if there is not enough memory. Waits for guards that began
-    /// before ([`quiesce`](Self::quiesce)); must not be called with a guard held.
+    /// before ([`Store::quiesce`]); must not be called with a guard held.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::TooManySessions`].
-    pub fn watch_range(
-        self: &Arc<Self>,
-        table: TableId,
-        range: KeyRange,
-        bytes_max: usize,
-    ) -> Result<Watch, Error> {
+    pub fn watch(self, table: TableId, range: KeyRange, bytes_max: usize) -> Result<Watch, Error> {
         let bytes_max = self.charge_marks(bytes_max)?;
         let watched = Arc::new(Watched {
             table,
             range,
             marks: Marks::new(bytes_max),
         });
-        let watches = &self.core().listeners.watches;
+        let core = self.store.core();
+        let watches = &core.listeners.watches;
         let mut list = watches.list.write().expect("watches");
         list.push(watched.clone());
         watches.any.store(true, Ordering::SeqCst);
         drop(list);
-        self.wait_for_guards(); // W1: guards that have not seen the watch are gone then
+        wait_for_guards(core); // W1: guards that have not seen the watch are gone then
         Ok(Watch {
-            store: self.clone(),
+            store: self.store.clone(),
             watched,
             charged_bytes: charge_of(bytes_max),
         })
     }
 
     /// W3: charges `bytes_max` bytes of marks, or fewer; returns the number.
-    fn charge_marks(self: &Arc<Self>, bytes_max: usize) -> Result<usize, Error> {
-        let core = self.core();
+    fn charge_marks(self, bytes_max: usize) -> Result<usize, Error> {
+        let core = self.store.core();
         let (mut bytes, mut search) = (bytes_max, IndexSearch::default());
         while !core.space.charge_beside_segments(charge_of(bytes)) {
             if bytes / 2 >= BYTES_MIN {
                 bytes /= 2;
             } else {
-                self.brief_session()?.make_index_room(&mut search)?;
+                self.store.brief_session()?.make_index_room(&mut search)?;
             }
         }
         core.listeners
@@ -101,7 +97,9 @@ impl Store {
             .fetch_add(charge_of(bytes), Ordering::Relaxed);
         Ok(bytes)
     }
+}
 
+impl Store {
     /// Waits until every guard that began before has ended or has been outside; delays no other
     /// guard. A guard that has been outside meanwhile, to find memory or another head, gets
     /// [`Error::TryAgain`] for its writes. So after a change of the condition by which writes are
@@ -116,22 +114,21 @@ impl Store {
         if has_bug(Bug::QuiesceDoesNotWait) {
             return;
         }
-        self.wait_for_guards();
+        wait_for_guards(self.core());
     }
+}
 
-    fn wait_for_guards(&self) {
-        let core = self.core();
-        let stamp = core.door.epochs().retire_stamp();
-        let mut waiting = LongWait::new(Resource::Pin, NOTHING);
-        while core.door.epochs().quiet_before() <= stamp {
-            waiting.wait();
-        }
-        // A transaction that waits for memory takes fresh stamps (transaction::T5), but keeps its
-        // head.
-        let _noted = waits::note(Resource::Head, NOTHING);
-        for head in core.actors.heads() {
-            drop(head.tail.lock().expect("head"));
-        }
+fn wait_for_guards(core: &Core) {
+    let stamp = core.door.epochs().retire_stamp();
+    let mut waiting = LongWait::new(Resource::Pin, NOTHING);
+    while core.door.epochs().quiet_before() <= stamp {
+        waiting.wait();
+    }
+    // A transaction that waits for memory takes fresh stamps (transaction::T5), but keeps its
+    // head.
+    let _noted = waits::note(Resource::Head, NOTHING);
+    for head in core.actors.heads() {
+        drop(head.tail.lock().expect("head"));
     }
 }
 

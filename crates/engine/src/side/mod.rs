@@ -23,7 +23,7 @@
 //! - S6: an entry that a replayed one is compared with may be on flash: it is read first, with no
 //!   lock held and outside, and compared under the lock if its location has not changed.
 //! - S5: its segments get their ids after it began, so they are above a position that
-//!   [`Store::try_roll_heads`] gave before.
+//!   [`Heads::try_roll`](crate::Heads::try_roll) gave before.
 //! - S7: an entry has no effect if the next one of the same call is of the same key and newer,
 //!   or the tombstone of its version: it is the case of S1 in which the newer one came first.
 //!   Backups give the versions of a key as neighbours, oldest first. So a segment's last version
@@ -329,7 +329,7 @@ impl SideLog {
     }
 
     /// As [`commit`](Self::commit), for a thread that may wait. Before, it closes heads below
-    /// `position` ([`Store::close_heads_below`]); after, it shrinks partitions that had grown for
+    /// `position` ([`Heads::close_below`](crate::Heads::close_below)); after, it shrinks partitions that had grown for
     /// more objects than came ([`expect`](Self::expect)).
     ///
     /// # Errors
@@ -341,9 +341,9 @@ impl SideLog {
         Ok(commit)
     }
 
-    /// As [`Store::close_heads_below`].
+    /// As [`Heads::close_below`](crate::Heads::close_below).
     pub fn close_heads_below(&self, position: SegmentId) {
-        self.store.close_heads_below(position);
+        self.store.heads().close_below(position);
     }
 
     /// Takes the Swap back, so that [`abort`](Self::abort) may follow. False: it may be durable

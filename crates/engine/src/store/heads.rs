@@ -1,15 +1,29 @@
-//! The open segments of the heads, and their ends.
+//! The open segments of the heads, for those who want them closed.
 
 use crate::Store;
+use crate::core::Core;
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::waits::{self, NOTHING, Resource};
 
+/// The open segments of a store's heads; from [`Store::heads`].
+#[derive(Clone, Copy)]
+pub struct Heads<'s> {
+    core: &'s Core,
+}
+
 impl Store {
+    /// The open segments of its heads.
+    pub fn heads(&self) -> Heads<'_> {
+        Heads { core: &self.core }
+    }
+}
+
+impl Heads<'_> {
     /// Closes the segments of all heads, so that everything appended so far is in closed ones.
     /// Waits for threads that are writing.
-    pub fn close_heads(&self) {
-        let Some(log) = self.log() else {
+    pub fn close_all(self) {
+        let Some(log) = self.core.log.as_deref() else {
             return;
         };
         let _noted = waits::note(Resource::Head, NOTHING);
@@ -25,9 +39,9 @@ impl Store {
     ///
     /// # Panics
     /// If the store has no log.
-    pub fn close_heads_below(&self, position: SegmentId) {
-        let log = self.log().expect("a store with a log");
-        let core = self.core();
+    pub fn close_below(self, position: SegmentId) {
+        let core = self.core;
+        let log = core.log.as_deref().expect("a store with a log");
         let _noted = waits::note(Resource::Head, NOTHING);
         for head in core.actors.heads() {
             let mut tail = head.tail.lock().expect("head");
@@ -41,11 +55,11 @@ impl Store {
 
     /// Closes the segment if it is a head's open one. Does nothing if another thread is using that
     /// head.
-    pub fn close_head_of(&self, segment: SegmentId) {
-        let Some(log) = self.log() else {
+    pub fn close(self, segment: SegmentId) {
+        let core = self.core;
+        let Some(log) = core.log.as_deref() else {
             return;
         };
-        let core = self.core();
         for head in core.actors.heads() {
             let Ok(mut tail) = head.tail.try_lock() else {
                 continue;
@@ -64,18 +78,18 @@ impl Store {
     /// copies no later entry.)
     ///
     /// It waits for no head (waits::W4): one that another thread is using stays open, and its next
-    /// appends may be below the position. Call [`close_heads_below`](Self::close_heads_below)
-    /// before the tablet is served.
+    /// appends may be below the position. Call [`close_below`](Self::close_below) before the tablet
+    /// is served.
     ///
     /// # Panics
     /// If the store has no log.
-    pub fn try_roll_heads(&self) -> SegmentId {
-        let log = self.log().expect("a store with a log");
+    pub fn try_roll(self) -> SegmentId {
+        let log = self.core.log.as_deref().expect("a store with a log");
         let position = log.numbers().new_segment_id();
         if has_bug(Bug::RollsOnNodeThread) {
-            self.close_heads();
+            self.close_all();
         }
-        let core = self.core();
+        let core = self.core;
         for head in core.actors.heads() {
             let Ok(mut tail) = head.tail.try_lock() else {
                 continue;

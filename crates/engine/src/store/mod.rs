@@ -6,22 +6,22 @@ mod segments;
 mod tables;
 
 use crate::cleaner;
-use crate::core::damage::EntryDamage;
+use crate::core::listeners::Listeners;
 use crate::core::resize::set_budget;
-use crate::core::writes::Written;
 use crate::core::{Core, Visitor};
 use crate::counters::add;
 use crate::log::Log;
 use crate::space::Purpose;
 use crate::topology::Topology;
-use crate::{Decision, Departure, Error, KeyHash, Mode, Options, TableId};
-use duramen_base::ids::SegmentId;
+use crate::{Decision, Error, KeyHash, Mode, Options};
 use duramen_base::origin::Origin;
-use duramen_base::waits::{self, Wait};
+pub use heads::Heads;
+pub use segments::Segments;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+pub use tables::Tables;
 
 /// Tables of objects in log-structured memory. Shared by [`Arc`]; when the last reference is
 /// dropped, the cleaners are joined and the memory is returned.
@@ -65,51 +65,9 @@ impl Store {
         self.origin.is_inherited()
     }
 
-    /// From now on `listener` hears of keys that leave without a request, as far as
-    /// [`want_departures`](Self::want_departures) says. Only the first listener counts. It is
-    /// called by threads in the store, so it must neither enter the store nor wait.
-    pub fn when_departed(
-        &self,
-        listener: impl Fn(Departure, TableId, &[u8]) + Send + Sync + 'static,
-    ) {
-        self.core.listeners.departures.listen(Box::new(listener));
-    }
-
-    /// Sets the listener to entries that do not match their checksum. Only the first one counts; it
-    /// must not enter the store.
-    pub fn when_damaged(&self, listener: impl Fn(&EntryDamage) + Send + Sync + 'static) {
-        self.core.listeners.damages.listen(Box::new(listener));
-    }
-
-    /// Sets the listener to cleaning that is given up: of a segment, and why. Its segments stay on
-    /// disk until the next start. Only the first listener counts; it must not enter the store.
-    pub fn when_given_up(&self, listener: impl Fn(SegmentId, &str) + Send + Sync + 'static) {
-        self.core
-            .listeners
-            .damages
-            .listen_given_up(Box::new(listener));
-    }
-
-    /// Whether the listener hears of these departures. While it hears of expired keys, they leave
-    /// soon after their time, or when they are met.
-    pub fn want_departures(&self, departure: Departure, wanted: bool) {
-        self.core.listeners.departures.want(departure, wanted);
-    }
-
-    /// From now on `listener` hears of all keys that guards have written or removed, while
-    /// [`want_writes`](Self::want_writes) says so: when the writes are visible, before the guard
-    /// has ended. Only the first listener counts. It is called as that of
-    /// [`when_departed`](Self::when_departed). Emptied tables and moved tablets are no writes.
-    pub fn when_written(&self, listener: impl Fn(&[Written]) + Send + Sync + 'static) {
-        self.core.listeners.writes.listen(Box::new(listener));
-    }
-
-    /// Whether the listener hears of writes: of all those of guards that begin after this. Guards
-    /// of before have ended when an exclusive guard begins. The listener to departures then hears
-    /// of all of them too.
-    pub fn want_writes(&self, wanted: bool) {
-        self.core.listeners.departures.want_all(wanted);
-        self.core.listeners.writes.want(wanted);
+    /// The listeners to departures, damage and writes.
+    pub fn listeners(&self) -> &Listeners {
+        &self.core.listeners
     }
 
     pub(crate) fn core(&self) -> &Core {
@@ -153,17 +111,6 @@ impl Store {
         (0..core.space.nodes()).all(has_memory) && core.disk_has_room(Purpose::Head)
     }
 
-    /// Demotes a segment as a cleaner thread does it, as if memory were short. For a caller without
-    /// such threads (a simulator). False: no segment may go to flash, or there is no flash.
-    pub fn demote_step(&self) -> bool {
-        let core = &self.core;
-        let context = core.cleaners.lock(0);
-        let demotion = core.demotion();
-        let demoted = demotion.is_some_and(|it| it.demote_one(context.seat.node()));
-        core.windows().reap(context.seat.node());
-        demoted
-    }
-
     pub(crate) fn next_head(&self) -> usize {
         self.next_head.fetch_add(1, Ordering::Relaxed) % self.core.actors.heads().len()
     }
@@ -176,11 +123,6 @@ impl Store {
     /// A number above every object version that was ever given.
     pub fn version_floor(&self) -> u64 {
         self.core.version_max() + 1
-    }
-
-    /// True if segments may go to a flash device.
-    pub fn has_flash(&self) -> bool {
-        self.core.tier().is_some()
     }
 
     /// The hard budget, in bytes, as it was last set.
@@ -213,12 +155,6 @@ impl Store {
         core.door.leave(visitor.slot);
         core.door.leave_alone();
         result
-    }
-
-    /// The threads of this process that have waited for a tenth of a second or longer, each with
-    /// the resource that it waits for and those that it holds.
-    pub fn waits(&self) -> Vec<Wait> {
-        waits::longer_than(waits::LONG)
     }
 
     /// As [`Guard::hash`](crate::Guard::hash), without a guard.

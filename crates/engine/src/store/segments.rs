@@ -9,11 +9,24 @@ use crate::core::flash::tier::Tier;
 use crate::log::{Log, Relocation};
 use duramen_base::ids::SegmentId;
 
+/// The segments of a store's log, for the owner of their copies; from [`Store::segments`].
+#[derive(Clone, Copy)]
+pub struct Segments<'s> {
+    store: &'s Store,
+}
+
 impl Store {
-    /// Tells the listener of [`when_damaged`](Self::when_damaged), and counts, the damage that the
-    /// owner of the log has found in a segment of it.
-    pub fn tell_damage(&self, segment: SegmentId, is_mended: bool, what: String) {
-        self.core.listeners.damages.tell(EntryDamage {
+    /// The segments of its log.
+    pub fn segments(&self) -> Segments<'_> {
+        Segments { store: self }
+    }
+}
+
+impl Segments<'_> {
+    /// Tells the listener of [`Listeners::when_damaged`](crate::Listeners::when_damaged), and counts,
+    /// the damage that the owner of the log has found in a segment of it.
+    pub fn tell_damage(self, segment: SegmentId, is_mended: bool, what: String) {
+        self.store.core.listeners.damages.tell(EntryDamage {
             segment,
             is_mended,
             what,
@@ -22,31 +35,34 @@ impl Store {
 
     /// This survivor of a pass will never be durable: its pass is given up, so that later ones do
     /// not wait for it. False: it is no survivor that waits for its Swap.
-    pub fn give_up_pass_of(&self, survivor: SegmentId, why: &str) -> bool {
-        let is_first = self
-            .log()
-            .and_then(|log| log.swaps().give_up_pass_of(survivor));
+    pub fn give_up_pass_of(self, survivor: SegmentId, why: &str) -> bool {
+        let log = self.store.log();
+        let is_first = log.and_then(|log| log.swaps().give_up_pass_of(survivor));
         if is_first == Some(true) {
-            self.core.listeners.damages.tell_given_up(survivor, why);
+            self.store
+                .core
+                .listeners
+                .damages
+                .tell_given_up(survivor, why);
         }
         is_first.is_some()
     }
 
     /// The replica of this segment is damaged: the next cleaning pass takes it, whatever that
     /// gains. A repeated call has no effect. An open segment is taken when it is closed
-    /// ([`close_heads`](Store::close_heads)), one whose cleaning was given up never.
-    pub fn relocate(&self, segment: SegmentId) {
-        let Some(log) = self.log() else {
+    /// ([`Heads::close_all`](crate::Heads::close_all)), one whose cleaning was given up never.
+    pub fn relocate(self, segment: SegmentId) {
+        let Some(log) = self.store.log() else {
             return;
         };
         if log.swaps().relocate(segment) {
-            self.core().cleaners.wake();
+            self.store.core().cleaners.wake();
         }
     }
 
     /// Progress of a segment's relocation.
-    pub fn relocation(&self, segment: SegmentId) -> Relocation {
-        let Some(log) = self.log() else {
+    pub fn relocation(self, segment: SegmentId) -> Relocation {
+        let Some(log) = self.store.log() else {
             return Relocation::Done;
         };
         let swaps = log.swaps();
@@ -65,30 +81,29 @@ impl Store {
         }
     }
 
-    fn has_window(&self, log: &Log, segment: SegmentId) -> bool {
-        let mut windows = self.core().space.segments.iter().enumerate();
+    fn has_window(self, log: &Log, segment: SegmentId) -> bool {
+        let mut windows = self.store.core().space.segments.iter().enumerate();
         windows.any(|(window, known)| known.is_in_log() && log.segment_of(window) == segment)
     }
 
     /// A step of relocation, for a store without cleaner threads. False: there was nothing to do.
-    pub fn relocation_step(&self, quota_bytes: u64) -> bool {
-        let asks = self
-            .log()
-            .is_some_and(|log| log.swaps().relocations.is_asking());
-        asks && self.core().cleaners.threads() == 0 && self.clean_step(quota_bytes)
+    pub fn relocation_step(self, quota_bytes: u64) -> bool {
+        let log = self.store.log();
+        let asks = log.is_some_and(|log| log.swaps().relocations.is_asking());
+        asks && self.store.core().cleaners.threads() == 0 && self.store.clean_step(quota_bytes)
     }
 
     /// Bytes `from..to` of a survivor that is durable and not swapped in yet (swap::D7):
     /// from memory or, if the caller may wait for the device, from flash. `None`: there is no such
     /// segment, or it cannot be read as it was closed.
     pub fn unswapped_bytes(
-        &self,
+        self,
         segment: SegmentId,
         from: u32,
         to: u32,
         may_wait: bool,
     ) -> Option<Vec<u8>> {
-        let core = self.core();
+        let core = self.store.core();
         let log = core.log.as_deref()?;
         let visitor = Visitor::wait(core);
         // Does not wait: the caller may be the thread that an exclusive session waits for.

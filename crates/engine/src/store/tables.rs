@@ -5,44 +5,55 @@ use crate::{Error, Store, TableChange, TableId, TableInfo};
 use duramen_base::ids::Level;
 use std::sync::Arc;
 
+/// The tables of a store; from [`Store::tables`].
+#[derive(Clone, Copy)]
+pub struct Tables<'s> {
+    store: &'s Arc<Store>,
+}
+
 impl Store {
+    /// Its tables.
+    #[inline]
+    pub fn tables(self: &Arc<Self>) -> Tables<'_> {
+        Tables { store: self }
+    }
+}
+
+impl Tables<'_> {
+    /// Makes a table.
+    ///
     /// # Errors
     /// [`Error::TableExists`], [`Error::BadTableName`], [`Error::TooManyTables`],
     /// [`Error::OutOfMemory`]; [`Error::TooManySessions`] if memory must be found first and there
     /// is no free slot to do so.
-    pub fn create_table(self: &Arc<Self>, name: &str) -> Result<TableId, Error> {
-        self.create_table_with(name, None)
+    pub fn create(self, name: &str) -> Result<TableId, Error> {
+        self.create_with(name, None)
     }
 
-    /// As [`create_table`](Self::create_table), at a level; `None` = the default of the store's
-    /// log.
+    /// As [`create`](Self::create), at a level; `None` = the default of the store's log.
     ///
     /// # Errors
-    /// Those of [`create_table`](Self::create_table).
-    pub fn create_table_with(
-        self: &Arc<Self>,
-        name: &str,
-        level: Option<Level>,
-    ) -> Result<TableId, Error> {
-        self.create_table_told(name, level, |_| {})
+    /// Those of [`create`](Self::create).
+    pub fn create_with(self, name: &str, level: Option<Level>) -> Result<TableId, Error> {
+        self.create_told(name, level, |_| {})
     }
 
-    /// As [`create_table_with`](Self::create_table_with). `tell` gets the id before any thread can
-    /// find the table.
+    /// As [`create_with`](Self::create_with). `tell` gets the id before any thread can find the
+    /// table.
     ///
     /// # Errors
-    /// Those of [`create_table_with`](Self::create_table_with).
+    /// Those of [`create_with`](Self::create_with).
     #[doc(hidden)]
-    pub fn create_table_told(
-        self: &Arc<Self>,
+    pub fn create_told(
+        self,
         name: &str,
         level: Option<Level>,
         tell: impl FnOnce(TableId),
     ) -> Result<TableId, Error> {
-        let floor = self.version_floor();
-        self.make_table(None, name, level, floor, |table| {
+        let floor = self.store.version_floor();
+        self.make(None, name, level, floor, |table| {
             tell(table);
-            if let Some(log) = self.log() {
+            if let Some(log) = self.store.log() {
                 log.changes().publish(TableChange::Create {
                     table,
                     name: name.to_owned(),
@@ -57,16 +68,11 @@ impl Store {
     /// version to it.
     ///
     /// # Errors
-    /// As [`create_table`](Self::create_table).
-    pub fn adopt_table(
-        self: &Arc<Self>,
-        id: TableId,
-        name: &str,
-        level: Option<Level>,
-    ) -> Result<(), Error> {
-        let version = self.version_floor();
-        self.make_table(Some(id), name, level, version, |table| {
-            if let Some(log) = self.log() {
+    /// As [`create`](Self::create).
+    pub fn adopt(self, id: TableId, name: &str, level: Option<Level>) -> Result<(), Error> {
+        let version = self.store.version_floor();
+        self.make(Some(id), name, level, version, |table| {
+            if let Some(log) = self.store.log() {
                 log.changes().publish(TableChange::Create {
                     table,
                     name: name.to_owned(),
@@ -82,18 +88,18 @@ impl Store {
     /// writes to the table get versions from `floor` on.
     ///
     /// # Errors
-    /// As [`create_table`](Self::create_table).
-    pub fn restore_table(
-        self: &Arc<Self>,
+    /// As [`create`](Self::create).
+    pub fn restore(
+        self,
         id: TableId,
         name: &str,
         floor: u64,
         level: Option<Level>,
     ) -> Result<(), Error> {
         if id != TableId::DEFAULT {
-            self.make_table(Some(id), name, level, floor, |_| {})?;
+            self.make(Some(id), name, level, floor, |_| {})?;
         }
-        self.core.tables.each_index(|other, index| {
+        self.store.core.tables.each_index(|other, index| {
             if other.whole() == id {
                 index.set_level(level);
                 index.set_replay_floor(floor);
@@ -105,31 +111,36 @@ impl Store {
         Ok(())
     }
 
-    fn make_table(
-        self: &Arc<Self>,
+    fn make(
+        self,
         id: Option<TableId>,
         name: &str,
         level: Option<Level>,
         floor: u64,
         publish: impl FnOnce(TableId),
     ) -> Result<TableId, Error> {
-        let index = self.core.new_index(floor);
+        let index = self.store.core.new_index(floor);
         index.set_level(level);
         let bytes = index.overhead_bytes();
         let mut search = IndexSearch::default();
-        while !self.core.space.charge_beside_segments(bytes) {
-            self.brief_session()?.make_index_room(&mut search)?;
+        while !self.store.core.space.charge_beside_segments(bytes) {
+            self.store.brief_session()?.make_index_room(&mut search)?;
         }
-        let created = self.core.tables.create_at(id, name, || index, publish);
+        let created = self
+            .store
+            .core
+            .tables
+            .create_at(id, name, || index, publish);
         if created.is_err() {
-            self.core.space.budget.release(bytes);
+            self.store.core.space.budget.release(bytes);
         }
         created
     }
 
-    pub fn table_id(&self, name: &str) -> Option<TableId> {
+    /// The table of this name, if there is one.
+    pub fn find(self, name: &str) -> Option<TableId> {
         let mut found = None;
-        self.core.tables.each(|id, other, _| {
+        self.store.core.tables.each(|id, other, _| {
             if other == name {
                 found = Some(id);
             }
@@ -138,17 +149,18 @@ impl Store {
     }
 
     /// True if the table exists: it was made, and not dropped since.
-    pub fn has_table(&self, table: TableId) -> bool {
-        self.core.tables.has(table)
+    pub fn has(self, table: TableId) -> bool {
+        self.store.core.tables.has(table)
     }
 
-    pub fn tables(&self) -> Vec<TableInfo> {
+    /// All tables.
+    pub fn list(self) -> Vec<TableInfo> {
         let mut tables = Vec::new();
-        self.core.tables.each(|id, name, _| {
+        self.store.core.tables.each(|id, name, _| {
             tables.push(TableInfo {
                 id,
                 name: name.to_owned(),
-                objects: self.core.actors.objects(id),
+                objects: self.store.core.actors.objects(id),
             });
         });
         tables
@@ -156,18 +168,18 @@ impl Store {
 
     /// Objects in a table, including expired ones that no thread has met yet. Parts are no objects
     /// of a table: [`TableId::parts`] has those that live.
-    pub fn objects(&self, table: TableId) -> u64 {
-        if self.has_table(table.whole()) {
-            self.core.actors.objects(table)
+    pub fn objects(self, table: TableId) -> u64 {
+        if self.has(table.whole()) {
+            self.store.core.actors.objects(table)
         } else {
             0
         }
     }
 
     /// Objects in a table that expire at some time.
-    pub fn expiring_objects(&self, table: TableId) -> u64 {
-        if self.has_table(table) {
-            self.core.actors.expiring(table)
+    pub fn expiring_objects(self, table: TableId) -> u64 {
+        if self.has(table) {
+            self.store.core.actors.expiring(table)
         } else {
             0
         }
@@ -177,9 +189,9 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].
-    pub fn table_level(&self, table: TableId) -> Result<Option<Level>, Error> {
+    pub fn level(self, table: TableId) -> Result<Option<Level>, Error> {
         let mut found = Err(Error::NoSuchTable(table));
-        self.core.tables.each(|id, _, index| {
+        self.store.core.tables.each(|id, _, index| {
             if id == table {
                 found = Ok(index.level());
             }
@@ -192,16 +204,12 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::TooManySessions`].
-    pub fn set_table_level(
-        self: &Arc<Self>,
-        table: TableId,
-        level: Option<Level>,
-    ) -> Result<(), Error> {
-        let mut session = self.brief_session()?;
+    pub fn set_level(self, table: TableId, level: Option<Level>) -> Result<(), Error> {
+        let mut session = self.store.brief_session()?;
         // no drop comes between the lookup of the table and the change's place in the log
         let _guard = session.pin();
-        self.core.tables.set_level(table, level)?;
-        if let Some(log) = self.log() {
+        self.store.core.tables.set_level(table, level)?;
+        if let Some(log) = self.store.log() {
             log.changes()
                 .publish(TableChange::SetLevel { table, level });
         }
@@ -213,8 +221,8 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::TooManySessions`].
-    pub fn clear_table(self: &Arc<Self>, table: TableId) -> Result<(), Error> {
-        self.brief_session()?.pin_exclusive().clear(table)
+    pub fn clear(self, table: TableId) -> Result<(), Error> {
+        self.store.brief_session()?.pin_exclusive().clear(table)
     }
 
     /// Drops a table and its objects; the default table can only be cleared. Must not be called
@@ -222,15 +230,15 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], also for the default table; [`Error::TooManySessions`].
-    pub fn drop_table(self: &Arc<Self>, table: TableId) -> Result<(), Error> {
+    pub fn drop(self, table: TableId) -> Result<(), Error> {
         if table == TableId::DEFAULT {
             return Err(Error::NoSuchTable(table));
         }
-        let mut session = self.brief_session()?;
+        let mut session = self.store.brief_session()?;
         let guard = session.pin_exclusive();
         guard.empty(table, |table, floor| TableChange::Drop { table, floor })?;
-        for index in self.core.tables.remove(table).into_iter().flatten() {
-            self.core.space.budget.release(index.overhead_bytes());
+        for index in self.store.core.tables.remove(table).into_iter().flatten() {
+            self.store.core.space.budget.release(index.overhead_bytes());
         }
         Ok(())
     }

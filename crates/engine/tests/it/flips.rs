@@ -67,7 +67,7 @@ fn one_flipped_bit_is_never_seen() {
     let mut session = store.session().unwrap();
     let mut version = put(&mut session, b"key", b"value").unwrap();
     for bit in 0..ENTRY_BITS {
-        assert!(store.flip_bits(TABLE, b"key", &[bit]));
+        assert!(store.flips().entry(TABLE, b"key", &[bit]));
         let found = get(&mut session, b"key").unwrap();
         assert_eq!(found.as_deref(), Some(&b"value"[..]), "bit {bit}");
         assert_eq!(keys(&mut session).unwrap(), [b"key"], "bit {bit}");
@@ -85,7 +85,7 @@ fn one_flipped_bit_is_never_seen() {
     }
     assert_eq!(store.stats().flipped_bits, ENTRY_BITS as u64);
     assert_eq!(store.stats().damaged_entries, 0);
-    assert_eq!(store.tables()[0].objects, 1);
+    assert_eq!(store.tables().list()[0].objects, 1);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn an_entry_with_a_flipped_bit_is_removed_and_counted() {
     let mut session = store.session().unwrap();
     for bit in 0..ENTRY_BITS {
         put(&mut session, b"key", b"value").unwrap();
-        assert!(store.flip_bits(TABLE, b"key", &[bit]));
+        assert!(store.flips().entry(TABLE, b"key", &[bit]));
         let mut guard = session.pin();
         let hash = guard.hash(b"key");
         let outcome = guard.remove(TABLE, hash, b"key").unwrap();
@@ -115,7 +115,7 @@ fn one_flipped_bit_of_a_slot_is_put_back() {
         let (bit, step) = (n / 4, n % 4);
         put(&mut session, b"key", b"older").unwrap();
         let version = put(&mut session, b"key", b"value").unwrap();
-        assert!(store.flip_slot_bits(TABLE, b"key", &[bit]), "bit {bit}");
+        assert!(store.flips().slot(TABLE, b"key", &[bit]), "bit {bit}");
         match step {
             0 => {
                 let found = get(&mut session, b"key").unwrap();
@@ -145,13 +145,13 @@ fn a_key_with_a_damaged_slot_outlives_the_growth_of_its_partition() {
         let store = store();
         let mut session = store.session().unwrap();
         put(&mut session, b"key", b"value").unwrap();
-        assert!(store.flip_slot_bits(TABLE, b"key", &[bit]));
+        assert!(store.flips().slot(TABLE, b"key", &[bit]));
         for n in 0..5000u32 {
             put(&mut session, &n.to_le_bytes(), b"other").unwrap();
         }
         let found = get(&mut session, b"key").unwrap();
         assert_eq!(found.as_deref(), Some(&b"value"[..]), "bit {bit}");
-        assert_eq!(store.tables()[0].objects, 5001, "bit {bit}");
+        assert_eq!(store.tables().list()[0].objects, 5001, "bit {bit}");
     }
 }
 
@@ -161,7 +161,7 @@ fn a_slot_that_cannot_be_put_back_is_an_error() {
     let store = store();
     let mut session = store.session().unwrap();
     put(&mut session, b"key", b"value").unwrap();
-    assert!(store.flip_slot_bits(TABLE, b"key", &[3, 50, 60]));
+    assert!(store.flips().slot(TABLE, b"key", &[3, 50, 60]));
     for _ in 0..2 {
         assert_eq!(get(&mut session, b"key"), Err(Error::Damaged));
         assert_eq!(put(&mut session, b"key", b"new"), Err(Error::Damaged));
@@ -177,7 +177,7 @@ fn a_partition_that_a_damaged_slot_keeps_from_growing_lacks_no_memory() {
     let store = store();
     let mut session = store.session().unwrap();
     put(&mut session, b"key", b"value").unwrap();
-    assert!(store.flip_slot_bits(TABLE, b"key", &[3, 50, 60]));
+    assert!(store.flips().slot(TABLE, b"key", &[3, 50, 60]));
     let (mut written, mut refused) = (0, 0);
     for n in 0..5000u32 {
         match put(&mut session, &n.to_le_bytes(), b"other") {
@@ -211,7 +211,7 @@ fn more_damage_is_an_error_and_changes_nothing() {
         let mut session = store.session().unwrap();
         put(&mut session, b"key", b"value").unwrap();
         put(&mut session, b"other", b"one").unwrap();
-        assert!(store.flip_bits(TABLE, b"key", &bits));
+        assert!(store.flips().entry(TABLE, b"key", &bits));
         for _ in 0..2 {
             assert_eq!(get(&mut session, b"key"), Err(Error::Damaged), "{bits:?}");
             assert_eq!(put(&mut session, b"key", b"new"), Err(Error::Damaged));
@@ -240,7 +240,7 @@ fn reads_that_do_not_verify_show_the_value_as_it_is_and_nothing_else() {
     let mut session = store.session().unwrap();
     for bit in 0..ENTRY_BITS {
         put(&mut session, b"key", b"value").unwrap();
-        assert!(store.flip_bits(TABLE, b"key", &[bit]));
+        assert!(store.flips().entry(TABLE, b"key", &[bit]));
         let found = get(&mut session, b"key").unwrap();
         let in_key = 8 * 24..8 * 27;
         let in_value = 8 * 27..8 * 32;
@@ -267,7 +267,7 @@ fn a_guard_sums_a_long_entry_once_and_the_next_one_again() {
         put(&mut session, b"key", &value).unwrap();
         let mut guard = session.pin();
         assert!(is_whole(&guard, &value));
-        assert!(store.flip_bits(TABLE, b"key", &[8 * 500]));
+        assert!(store.flips().entry(TABLE, b"key", &[8 * 500]));
         assert_eq!(is_whole(&guard, &value), !is_long, "{bytes} bytes");
         assert_eq!(store.stats().flipped_bits, u64::from(!is_long));
         guard.refresh();
@@ -282,7 +282,7 @@ type Pair = (Vec<u8>, Vec<u8>);
 
 /// Keys and values of an export of everything.
 fn exported(store: &Arc<Store>) -> Result<Vec<Pair>, Error> {
-    let mut export = store.export(TABLE, KeyRange::ALL);
+    let mut export = store.ranges().export(TABLE, KeyRange::ALL);
     let mut out = Vec::new();
     while export.step(1 << 20, &mut out)? {}
     let (mut entries, mut at) = (Vec::new(), 0);
@@ -302,12 +302,15 @@ fn one_flipped_bit_is_not_exported_and_more_damage_stops_an_export() {
     let good = [(b"key".to_vec(), b"value".to_vec())];
     for bit in 0..ENTRY_BITS {
         put(&mut session, b"key", b"value").unwrap();
-        assert!(store.flip_bits(TABLE, b"key", &[bit]));
+        assert!(store.flips().entry(TABLE, b"key", &[bit]));
         assert_eq!(exported(&store).unwrap(), good, "bit {bit}");
-        assert_eq!(store.count_range(TABLE, KeyRange::ALL).unwrap().objects, 1);
+        assert_eq!(
+            store.ranges().count(TABLE, KeyRange::ALL).unwrap().objects,
+            1
+        );
         let mut out = Vec::new();
         let keys = [DirtyKey::of_object(b"key", 9)];
-        store.export_keys(TABLE, &keys, &mut out).unwrap();
+        store.ranges().export_keys(TABLE, &keys, &mut out).unwrap();
         let entry = entry::parse(&out).unwrap();
         assert_eq!(
             (entry.kind, entry.value),
@@ -315,10 +318,10 @@ fn one_flipped_bit_is_not_exported_and_more_damage_stops_an_export() {
         );
     }
     put(&mut session, b"key", b"value").unwrap();
-    store.flip_bits(TABLE, b"key", &[3, 100]);
+    store.flips().entry(TABLE, b"key", &[3, 100]);
     assert_eq!(exported(&store), Err(Error::Damaged));
     let keys = [DirtyKey::of_object(b"key", 9)];
-    let exported = store.export_keys(TABLE, &keys, &mut Vec::new());
+    let exported = store.ranges().export_keys(TABLE, &keys, &mut Vec::new());
     assert_eq!(exported, Err(Error::Damaged));
 }
 
@@ -327,7 +330,7 @@ fn planted_exports_that_do_not_verify_are_found() {
     let store = store();
     let mut session = store.session().unwrap();
     put(&mut session, b"key", b"value").unwrap();
-    store.flip_bits(TABLE, b"key", &[8 * 28]);
+    store.flips().entry(TABLE, b"key", &[8 * 28]);
     let wrong = with_bug(Bug::ExportsUnverified, || exported(&store)).unwrap();
     assert_ne!(wrong, exported(&store).unwrap());
 }
@@ -338,7 +341,7 @@ fn differs(bug: Bug, bits: std::ops::Range<usize>) -> bool {
         let store = store();
         let mut session = store.session().unwrap();
         put(&mut session, b"key", b"value").unwrap();
-        store.flip_bits(TABLE, b"key", &[bit]);
+        store.flips().entry(TABLE, b"key", &[bit]);
         let mut steps = || {
             let found = get(&mut session, b"key");
             (found, put(&mut session, b"key", b"new"))
@@ -370,7 +373,7 @@ fn planted_slots_that_are_not_verified_are_found() {
     let store = store();
     let mut session = store.session().unwrap();
     let version = put(&mut session, b"key", b"value").unwrap();
-    store.flip_slot_bits(TABLE, b"key", &[50]);
+    store.flips().slot(TABLE, b"key", &[50]);
     let after = with_bug(Bug::SlotsUnverified, || put(&mut session, b"key", b"new"));
     assert_ne!(after, Ok(version + 1));
 }
@@ -390,7 +393,7 @@ fn is_summed_under_each_pin() -> bool {
     let mut guard = session.pin();
     let hash = guard.hash(b"key");
     guard.read(TABLE, hash, b"key").unwrap().unwrap();
-    assert!(store.flip_bits(TABLE, b"key", &[8 * 500]));
+    assert!(store.flips().entry(TABLE, b"key", &[8 * 500]));
     guard.refresh();
     let found = guard.read(TABLE, hash, b"key").unwrap();
     found.unwrap().value == value

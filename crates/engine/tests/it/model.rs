@@ -135,7 +135,7 @@ fn check(guard: &Guard<'_>, model: &Model, key: &[u8]) {
 
 fn run(session: &mut Session, clock: &AtomicU64, model: &mut Model, op: &Op) {
     if let Op::Clear = op {
-        session.store().clone().clear_table(TABLE).unwrap();
+        session.store().clone().tables().clear(TABLE).unwrap();
         model.objects.clear();
         return;
     }

@@ -69,7 +69,10 @@ fn parts_are_no_objects_of_their_table() {
     put(&mut guard, TABLE, key.as_bytes(), b"not the part");
     assert_eq!(get(&guard, PARTS, key.as_bytes()).unwrap(), b"\0part");
     assert_eq!(get(&guard, TABLE, key.as_bytes()).unwrap(), b"not the part");
-    assert_eq!((store.objects(TABLE), store.objects(PARTS)), (101, 100));
+    assert_eq!(
+        (store.tables().objects(TABLE), store.tables().objects(PARTS)),
+        (101, 100)
+    );
     let (mut shown, mut cursor) = (0, Some(0));
     while let Some(at) = cursor {
         let scanned = guard
@@ -81,13 +84,16 @@ fn parts_are_no_objects_of_their_table() {
     guard.remove(PARTS, hash, key.as_bytes()).unwrap();
     assert_eq!(get(&guard, PARTS, key.as_bytes()), None);
     drop(guard);
-    assert_eq!((store.objects(TABLE), store.objects(PARTS)), (101, 99));
-    assert_eq!(store.tables().len(), 1);
+    assert_eq!(
+        (store.tables().objects(TABLE), store.tables().objects(PARTS)),
+        (101, 99)
+    );
+    assert_eq!(store.tables().list().len(), 1);
     // They are no table of their own (table::T3, table::T4).
     let gone = Err(Error::NoSuchTable(PARTS));
-    assert_eq!(store.clear_table(PARTS), gone);
-    assert_eq!(store.drop_table(PARTS), gone);
-    let adopted = store.adopt_table(TableId(7).parts(), "parts", None);
+    assert_eq!(store.tables().clear(PARTS), gone);
+    assert_eq!(store.tables().drop(PARTS), gone);
+    let adopted = store.tables().adopt(TableId(7).parts(), "parts", None);
     assert!(matches!(adopted, Err(Error::TooManyTables { .. })));
 }
 
@@ -97,11 +103,11 @@ fn no_listener_hears_of_parts() {
     let store = store(0);
     let heard = Arc::new(Mutex::new(Vec::new()));
     let told = heard.clone();
-    store.when_written(move |writes| {
+    store.listeners().when_written(move |writes| {
         let keys = writes.iter().map(|write| (write.table, write.key.clone()));
         told.lock().unwrap().extend(keys);
     });
-    store.want_writes(true);
+    store.listeners().want_writes(true);
     fill(&store, TABLE, 2);
     let mut session = store.session().unwrap();
     let (key, mut guard) = (part(0, 0), session.pin());
@@ -115,14 +121,14 @@ fn no_listener_hears_of_parts() {
 /// Clears a table with parts. `others`: so many entries are in another table.
 fn clear(cleaners: usize, count: u64, others: u64) -> Result<(), String> {
     let store = store(cleaners);
-    let other = store.create_table("other").unwrap();
+    let other = store.tables().create("other").unwrap();
     if others > 0 {
         fill(&store, other, others);
     }
     let before = store.stats().live_bytes;
     fill(&store, TABLE, count);
-    store.clear_table(TABLE).unwrap();
-    let left = (store.objects(TABLE), store.objects(PARTS));
+    store.tables().clear(TABLE).unwrap();
+    let left = (store.tables().objects(TABLE), store.tables().objects(PARTS));
     if left != (0, 0) {
         return Err(format!("{left:?} are left"));
     }
@@ -144,8 +150,8 @@ fn clear(cleaners: usize, count: u64, others: u64) -> Result<(), String> {
     }
     put(&mut guard, PARTS, part(5, 3).as_bytes(), b"\0again");
     drop(guard);
-    assert_eq!(store.objects(other.parts()), others);
-    assert_eq!(store.objects(PARTS), 1);
+    assert_eq!(store.tables().objects(other.parts()), others);
+    assert_eq!(store.tables().objects(PARTS), 1);
     Ok(())
 }
 
@@ -170,11 +176,11 @@ fn a_dropped_table_gives_back_both_indexes() {
     let store = store(0);
     let before = store.memory_report().overhead_bytes;
     for _ in 0..3 {
-        let table = store.create_table("a").unwrap();
+        let table = store.tables().create("a").unwrap();
         fill(&store, table, 1000);
         assert!(store.memory_report().overhead_bytes > before);
-        store.drop_table(table).unwrap();
-        assert_eq!(store.objects(table.parts()), 0);
+        store.tables().drop(table).unwrap();
+        assert_eq!(store.tables().objects(table.parts()), 0);
         let mut session = store.session().unwrap();
         let made = session.pin().make_parts(table);
         assert_eq!(made, Err(Error::NoSuchTable(table.parts())));
@@ -206,7 +212,7 @@ fn check_restart(world: &mut World) {
     drop(guard);
     for table in [TABLE, PARTS] {
         let names = expected.keys().filter(|name| name.0 == table.0);
-        assert_eq!(store.objects(table), names.count() as u64);
+        assert_eq!(store.tables().objects(table), names.count() as u64);
     }
 }
 
@@ -231,7 +237,7 @@ fn parts_are_loaded_as_they_were() {
     }
     commit(&world);
     check_restart(&mut world);
-    world.store.clear_table(TABLE).unwrap();
+    world.store.tables().clear(TABLE).unwrap();
     commit(&world);
     check_restart(&mut world); // no part from before the clear
     fill(&world.store, TABLE, 50);
@@ -307,10 +313,10 @@ fn move_slot(slot: u16) -> (Content, Content) {
     }
     drop(guard);
     commit(&source);
-    let watch = source.store.watch_range(TABLE, range_of(slot), 1 << 20);
+    let watch = source.store.ranges().watch(TABLE, range_of(slot), 1 << 20);
     let watch = watch.unwrap();
     let side = target.store.side_log(SidePlan::default());
-    let mut export = source.store.export(TABLE, range_of(slot));
+    let mut export = source.store.ranges().export(TABLE, range_of(slot));
     let (mut out, mut more) = (Vec::new(), true);
     while more {
         more = export.step(2000, &mut out).unwrap();
@@ -320,7 +326,10 @@ fn move_slot(slot: u16) -> (Content, Content) {
     change_beside(&source, slot, &mut expected);
     let dirty = watch.take();
     assert!(!dirty.start_again);
-    let exported = source.store.export_keys(TABLE, &dirty.keys, &mut out);
+    let exported = source
+        .store
+        .ranges()
+        .export_keys(TABLE, &dirty.keys, &mut out);
     exported.unwrap();
     side.replay(&out).unwrap();
     side.raise_version_floor(source.store.version_floor());
@@ -338,7 +347,7 @@ fn move_slot(slot: u16) -> (Content, Content) {
     }
     drop(guard);
     let parts = found.keys().filter(|name| name.0 == PARTS.0).count() as u64;
-    assert_eq!(target.store.objects(PARTS), parts);
+    assert_eq!(target.store.tables().objects(PARTS), parts);
     (found, expected)
 }
 
@@ -359,28 +368,31 @@ fn parts_that_move_by_their_key_are_found() {
 fn parts_are_counted_and_purged_with_their_range() {
     let world = World::new(2, 1);
     fill(&world.store, TABLE, 3000);
-    let all = world.store.count_range(TABLE, KeyRange::ALL).unwrap();
+    let all = world.store.ranges().count(TABLE, KeyRange::ALL).unwrap();
     assert_eq!(all.objects, 3000, "parts are no objects");
     assert_eq!(all.bytes, world.store.stats().live_bytes);
-    let statistics = world.store.range_statistics(TABLE).unwrap().parts;
+    let statistics = world.store.ranges().statistics(TABLE).unwrap().parts;
     let entries: u64 = statistics.iter().map(|part| part.entries).sum();
     let bytes: u64 = statistics.iter().map(|part| part.bytes).sum();
     assert_eq!((entries, bytes), (6000, all.bytes));
     // 64 slots, of which each has one part.
     let range = KeyRange::new(RouteHash::first_of_slot(64), RouteHash::last_of_slot(127));
-    let inside = world.store.count_range(TABLE, range).unwrap();
+    let inside = world.store.ranges().count(TABLE, range).unwrap();
     assert_eq!(statistics[1].entries, inside.objects + 64);
-    let purged = world.store.purge(TABLE, range).unwrap();
+    let purged = world.store.ranges().purge(TABLE, range).unwrap();
     assert_eq!(
         (purged.objects, purged.bytes),
         (inside.objects, inside.bytes)
     );
-    assert_eq!(world.store.objects(PARTS), 3000 - 64);
-    let left = world.store.count_range(TABLE, KeyRange::ALL).unwrap();
+    assert_eq!(world.store.tables().objects(PARTS), 3000 - 64);
+    let left = world.store.ranges().count(TABLE, KeyRange::ALL).unwrap();
     assert_eq!(left.bytes, all.bytes - inside.bytes);
-    world.store.purge(TABLE, KeyRange::ALL).unwrap();
+    world.store.ranges().purge(TABLE, KeyRange::ALL).unwrap();
     assert_eq!(
-        (world.store.objects(TABLE), world.store.objects(PARTS)),
+        (
+            world.store.tables().objects(TABLE),
+            world.store.tables().objects(PARTS)
+        ),
         (0, 0)
     );
 }
@@ -409,7 +421,7 @@ fn a_side_log_takes_parts_from_its_floor_on() {
     side.raise_version_floor(20);
     side.commit().unwrap();
     commit(&target);
-    assert_eq!(target.store.objects(PARTS), 1);
+    assert_eq!(target.store.tables().objects(PARTS), 1);
     let mut session = target.store.session().unwrap();
     assert_eq!(get(&session.pin(), PARTS, &name(1).1).unwrap(), b"\0kept");
 }
@@ -435,21 +447,24 @@ fn an_export_from_flash_leaves_no_part_out() {
         flash.live_bytes.max(flash.used_bytes) > 4 * MIB,
         "{flash:?}"
     );
-    let all = tiered.store.count_range(TABLE, KeyRange::ALL).unwrap();
+    let all = tiered.store.ranges().count(TABLE, KeyRange::ALL).unwrap();
     assert_eq!(
         (all.objects, all.bytes),
         (COUNT, tiered.store.stats().live_bytes)
     );
-    let mut export = tiered.store.export(TABLE, KeyRange::ALL);
+    let mut export = tiered.store.ranges().export(TABLE, KeyRange::ALL);
     let (mut copied, mut out, mut more) = (Copied::new(), Vec::new(), true);
     while more {
         more = export.step(20_000, &mut out).unwrap();
         take_over(&mut copied, &mut out);
     }
     assert!(alive(copied) == expected);
-    tiered.store.purge(TABLE, KeyRange::ALL).unwrap();
+    tiered.store.ranges().purge(TABLE, KeyRange::ALL).unwrap();
     assert_eq!(
-        (tiered.store.objects(TABLE), tiered.store.objects(PARTS)),
+        (
+            tiered.store.tables().objects(TABLE),
+            tiered.store.tables().objects(PARTS)
+        ),
         (0, 0)
     );
 }
@@ -478,7 +493,7 @@ fn random_parts_survive_restarts() {
             }
         }
         if round % 7 == 6 {
-            world.store.clear_table(TABLE).unwrap();
+            world.store.tables().clear(TABLE).unwrap();
         }
         for _ in 0..50 {
             world.clean();

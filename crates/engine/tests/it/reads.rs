@@ -79,8 +79,10 @@ fn world() -> World {
     let store = Store::new(Options::new(64 * MIB)).expect("a store");
     let registry = Arc::new(Mutex::new(Registry::default()));
     let listener = Arc::clone(&registry);
-    store.when_written(move |writes| listener.lock().expect("a lock").written(writes));
-    store.want_writes(true);
+    store
+        .listeners()
+        .when_written(move |writes| listener.lock().expect("a lock").written(writes));
+    store.listeners().want_writes(true);
     World {
         store,
         registry,

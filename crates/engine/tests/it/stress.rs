@@ -260,7 +260,7 @@ fn administer(world: &World, session: &mut Session) {
             return;
         }
         world.clock.fetch_add(37, Ordering::Relaxed);
-        let Some(table) = world.done(store.create_table("passing")) else {
+        let Some(table) = world.done(store.tables().create("passing")) else {
             continue;
         };
         for number in 0..200u64 {
@@ -276,10 +276,10 @@ fn administer(world: &World, session: &mut Session) {
             }
         }
         if round % 3 == 0 {
-            store.clear_table(table).unwrap();
-            assert_eq!(store.objects(table), 0);
+            store.tables().clear(table).unwrap();
+            assert_eq!(store.tables().objects(table), 0);
         }
-        store.drop_table(table).unwrap();
+        store.tables().drop(table).unwrap();
         let report = store.memory_report();
         assert!(report.total_bytes <= report.budget_bytes, "{report:?}");
         assert!(store.stats().committed_bytes <= 64 * MIB);

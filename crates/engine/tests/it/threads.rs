@@ -443,7 +443,7 @@ fn expired_entries_go_by_themselves() {
             )
             .unwrap();
     }
-    assert_eq!(store.expiring_objects(TABLE), 25_000);
+    assert_eq!(store.tables().expiring_objects(TABLE), 25_000);
     clock.store(5_002_000, Ordering::Relaxed);
     let deadline = Instant::now() + Duration::from_secs(300);
     while store.stats().objects > 25_000 {
@@ -451,15 +451,15 @@ fn expired_entries_go_by_themselves() {
         std::thread::yield_now();
     }
     assert_eq!(store.stats().entries_expired, 25_000);
-    assert_eq!(store.expiring_objects(TABLE), 0);
+    assert_eq!(store.tables().expiring_objects(TABLE), 0);
 }
 
 #[test]
 fn tables_are_separate_and_versions_survive_clearing() {
     let store = store(64, 1, 1);
-    let other = store.create_table("other").unwrap();
+    let other = store.tables().create("other").unwrap();
     assert_eq!(
-        store.create_table("other"),
+        store.tables().create("other"),
         Err(Error::TableExists("other".into()))
     );
     let mut session = store.session().unwrap();
@@ -475,7 +475,7 @@ fn tables_are_separate_and_versions_survive_clearing() {
     put(&mut session, other, b"b");
     let last = put(&mut session, other, b"c");
     for _ in 0..2 {
-        store.clear_table(other).unwrap();
+        store.tables().clear(other).unwrap();
         let guard = session.pin();
         assert!(guard.read(other, guard.hash(b"k"), b"k").unwrap().is_none());
         assert_eq!(
@@ -488,16 +488,19 @@ fn tables_are_separate_and_versions_survive_clearing() {
         );
     }
     assert!(put(&mut session, other, b"d") > last);
-    assert_eq!((store.objects(TABLE), store.objects(other)), (1, 1));
-    store.drop_table(other).unwrap();
+    assert_eq!(
+        (store.tables().objects(TABLE), store.tables().objects(other)),
+        (1, 1)
+    );
+    store.tables().drop(other).unwrap();
     let guard = session.pin();
     assert_eq!(
         guard.read(other, guard.hash(b"k"), b"k"),
         Err(Error::NoSuchTable(other))
     );
     drop(guard);
-    assert_eq!(store.drop_table(TABLE), Err(Error::NoSuchTable(TABLE)));
-    assert_eq!(store.tables().len(), 1);
+    assert_eq!(store.tables().drop(TABLE), Err(Error::NoSuchTable(TABLE)));
+    assert_eq!(store.tables().list().len(), 1);
 }
 
 #[test]

@@ -533,12 +533,12 @@ fn tables_come_and_go_under_writers_that_wait_for_memory() {
     jobs.push(Box::new(move |session| {
         let store = session.store().clone();
         for _ in 0..2_000 {
-            let table = store.create_table("passing").unwrap();
+            let table = store.tables().create("passing").unwrap();
             current.store(u64::from(table.0), Ordering::Relaxed);
             for n in 0..50 {
                 put(&mut session.pin(), n, b"time passes").unwrap();
             }
-            store.drop_table(table).unwrap();
+            store.tables().drop(table).unwrap();
         }
         stop.store(true, Ordering::Relaxed);
     }));

@@ -494,7 +494,7 @@ impl Source {
                     && self.is_answered()
                     && let Some(work) = &self.work
                 {
-                    drop(lock(work).store.purge(self.table, self.range));
+                    drop(lock(work).store.ranges().purge(self.table, self.range));
                 }
             }
             Some(PeerAnswer::NotYet { after_ms }) => {
@@ -560,10 +560,10 @@ impl Work {
         let mut exported = Exported::default();
         exported.more = match step {
             Step::Begin => {
-                let bytes_max = self.store.marks_bytes_max();
-                let watch = self.store.watch_range(self.table, self.range, bytes_max);
+                let bytes_max = self.store.ranges().marks_bytes_max();
+                let watch = self.store.ranges().watch(self.table, self.range, bytes_max);
                 self.watch = Some(watch.map_err(reason)?);
-                self.export = Some(self.store.export(self.table, self.range));
+                self.export = Some(self.store.ranges().export(self.table, self.range));
                 exported.bytes_total = self.estimate()?;
                 true
             }
@@ -591,7 +591,7 @@ impl Work {
     }
 
     fn estimate(&self) -> Result<u64> {
-        let statistics = self.store.range_statistics(self.table).map_err(reason)?;
+        let statistics = self.store.ranges().statistics(self.table).map_err(reason)?;
         let part_of = |hash: RouteHash| {
             let slots = usize::from(duramen_format::hash::SLOTS);
             usize::from(hash.slot()) * RANGE_PARTS / slots
@@ -661,7 +661,9 @@ impl Work {
 
     fn marks(&mut self, out: &mut Vec<u8>) -> Result<bool> {
         let (store, pending) = (&self.store, &mut self.pending);
-        let exported = store.export_some_keys(self.table, pending, CHUNK_BYTES, out);
+        let exported = store
+            .ranges()
+            .export_some_keys(self.table, pending, CHUNK_BYTES, out);
         exported.map_err(reason)?;
         Ok(!self.pending.is_empty())
     }

@@ -174,7 +174,7 @@ impl Target {
         for (request, _) in self.held.drain(..) {
             out.answer(request, PeerAnswer::NotYet { after_ms: 0 });
         }
-        self.creation = store.engine().try_roll_heads();
+        self.creation = store.engine().heads().try_roll();
         let plan = SidePlan::default();
         self.side = Some(Arc::new(store.engine().side_log(plan)));
         self.stage = Stage::Filling;

@@ -350,7 +350,7 @@ fn what_no_backup_stores_is_taken_back() {
     replay.into_iter().for_each(|job| rig.run(job));
     let commit = rig.poll().jobs.pop().expect("all is there");
     rig.run(commit);
-    let objects = |rig: &Rig| rig._store.engine().objects(TABLE);
+    let objects = |rig: &Rig| rig._store.engine().tables().objects(TABLE);
     assert!(rig.poll().jobs.is_empty());
     assert_eq!(objects(&rig), 1);
     rig.now_us += SETTLE_US;

@@ -52,7 +52,7 @@ pub(crate) const NOT_FIRST: &str = "db0";
 
 /// The tables that clients may see.
 pub(crate) fn tables(shared: &Shared) -> Vec<TableInfo> {
-    let mut tables = shared.store().tables();
+    let mut tables = shared.store().tables().list();
     tables.retain(|table| !is_own(&table.name));
     tables
 }
@@ -65,7 +65,7 @@ pub(crate) fn own_table(shared: &Shared, client: &mut Client) -> Result<Option<T
     }
     match create(shared, client, TABLE, None) {
         Ok(table) => Ok(Some(table)),
-        Err(duramen::Error::TableExists(_)) => Ok(shared.store().table_id(TABLE)),
+        Err(duramen::Error::TableExists(_)) => Ok(shared.store().tables().find(TABLE)),
         Err(error) => Err(error.into()),
     }
 }
@@ -101,7 +101,7 @@ pub(crate) fn exchange(
 /// Called before a table is dropped, when no database has it any more: writes the mapping, if one
 /// was written before. After a restart the id of the dropped table may be assigned again.
 pub(crate) fn note_places(ctx: &mut Context<'_>, session: &mut Session) -> Result<(), Error> {
-    if ctx.shared.store().table_id(TABLE).is_none() {
+    if ctx.shared.store().tables().find(TABLE).is_none() {
         return Ok(());
     }
     let mut guard = session.pin_exclusive();
@@ -119,7 +119,7 @@ fn write_places(
     places: &[Option<TableId>],
 ) -> Result<(), Error> {
     let store = ctx.shared.store();
-    if let Some(own) = store.log().and_then(|_| store.table_id(TABLE)) {
+    if let Some(own) = store.log().and_then(|_| store.tables().find(TABLE)) {
         let bytes: Vec<u8> = places
             .iter()
             .flat_map(|place| place.map_or(NONE, |table| table.0).to_le_bytes())
@@ -208,7 +208,7 @@ pub(crate) fn table_for(shared: &Shared, client: &mut Client, db: u8) -> Result<
         let table = match create(shared, client, &name, None) {
             Ok(table) => Some(table),
             // Another thread or DURAMEN.TABLE created it first; it may be dropped by now.
-            Err(duramen::Error::TableExists(_)) => shared.store().table_id(&name),
+            Err(duramen::Error::TableExists(_)) => shared.store().tables().find(&name),
             Err(error) => return Err(error.into()),
         };
         if let Some(table) = table {
@@ -222,7 +222,7 @@ pub(crate) fn table_for(shared: &Shared, client: &mut Client, db: u8) -> Result<
 fn table_behind(shared: &Shared, db: u8) -> Option<TableId> {
     // A table that was dropped while another client assigned it may still be assigned.
     let table = shared.commands.table(db)?;
-    let exists = shared.membership().is_some() || shared.store().has_table(table);
+    let exists = shared.membership().is_some() || shared.store().tables().has(table);
     exists.then_some(table)
 }
 
@@ -295,7 +295,7 @@ fn observe_slowly(shared: &Shared, local: &mut Local, client: &mut Client, spec:
 /// # Errors
 /// [`Error::TooManySessions`].
 pub fn restore(shared: &Shared, store: &Arc<Store>) -> Result<(), Error> {
-    let tables = store.tables();
+    let tables = store.tables().list();
     for table in &tables {
         let number = table.name.strip_prefix("db").map(str::as_bytes);
         let number = number.filter(|_| table.name != NOT_FIRST);
@@ -303,7 +303,7 @@ pub fn restore(shared: &Shared, store: &Arc<Store>) -> Result<(), Error> {
             shared.commands.set_table(db, Some(table.id));
         }
     }
-    let Some(own) = store.table_id(TABLE) else {
+    let Some(own) = store.tables().find(TABLE) else {
         return Ok(());
     };
     let mut session = store.session()?;

@@ -323,7 +323,7 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 }
 
 pub(crate) fn dbsize(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
-    let objects = ctx.shared.store().objects(ctx.table);
+    let objects = ctx.shared.store().tables().objects(ctx.table);
     ctx.settle_all();
     ctx.reply
         .integer(objects as i64 + guard.draft().map_or(0, |draft| draft.objects(ctx.table)))

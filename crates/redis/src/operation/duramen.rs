@@ -394,7 +394,7 @@ fn name_of(ctx: &Context<'_>, n: usize) -> Result<String, Failure> {
 
 fn find(ctx: &Context<'_>, n: usize) -> Result<TableId, Failure> {
     let name = name_of(ctx, n)?;
-    let found = ctx.shared.store().table_id(&name);
+    let found = ctx.shared.store().tables().find(&name);
     found.filter(|_| !databases::is_own(&name)).ok_or_else(|| {
         format!("ERR no table is called `{name}`: make it with DURAMEN.TABLE CREATE").into()
     })
@@ -476,7 +476,7 @@ pub(crate) fn table_drop(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done 
     }
     match ctx.shared.durability() {
         Some(durability) => durability.store().begin_drop(table)?,
-        None => ctx.shared.store().drop_table(table)?,
+        None => ctx.shared.store().tables().drop(table)?,
     }
     ctx.local.wake_table(ctx.shared, table); // they get an error
     ctx.shared.tracking().all_changed(&ctx.shared.threads, None);

@@ -277,7 +277,7 @@ fn own_table(ctx: &mut Context<'_>) -> Result<Option<TableId>, Failure> {
     }
     match databases::create(ctx.shared, ctx.client, TABLE, None) {
         Ok(table) => Ok(Some(table)),
-        Err(duramen::Error::TableExists(_)) => Ok(ctx.shared.store().table_id(TABLE)),
+        Err(duramen::Error::TableExists(_)) => Ok(ctx.shared.store().tables().find(TABLE)),
         Err(error) => Err(error.into()),
     }
 }
@@ -328,7 +328,7 @@ fn store(
 /// # Errors
 /// [`Error::TooManySessions`].
 pub fn restore_all(shared: &Shared, store: &Arc<Store>) -> Result<(), Error> {
-    let Some(own) = store.table_id(TABLE) else {
+    let Some(own) = store.tables().find(TABLE) else {
         return Ok(());
     };
     let mut session = store.session()?;

@@ -14,7 +14,7 @@ pub(crate) fn track(shared: &Shared, client: u64, thread: usize) -> Result<(), E
         // Under the lock, so that the data is not loaded between the two.
         if let Some(store) = shared.data() {
             let mut session = store.brief_session()?;
-            store.want_writes(true);
+            store.listeners().want_writes(true);
             drop(session.pin_exclusive());
         }
         Ok(())
@@ -25,7 +25,7 @@ pub(crate) fn track(shared: &Shared, client: u64, thread: usize) -> Result<(), E
 /// clients track already.
 pub(crate) fn track_loaded(shared: &Shared, store: &Store, publish: impl FnOnce()) {
     shared.tracking().show_data(|listens| {
-        store.want_writes(listens);
+        store.listeners().want_writes(listens);
         publish();
     });
 }
@@ -34,7 +34,7 @@ pub(crate) fn track_loaded(shared: &Shared, store: &Store, publish: impl FnOnce(
 pub fn tend_tracking(shared: &Shared, limits: Limits) {
     shared.tracking().tend(&shared.threads, limits, || {
         if let Some(store) = shared.data() {
-            store.want_writes(false);
+            store.listeners().want_writes(false);
         }
     });
 }

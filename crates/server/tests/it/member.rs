@@ -55,7 +55,7 @@ impl Member {
                 .store()
                 .create_table("db0", None)
                 .expect("a table"),
-            None => shared.store().create_table("db0").expect("a table"),
+            None => shared.store().tables().create("db0").expect("a table"),
         };
         let read_until = Arc::<ReadUntil>::default();
         let clients = Clients::new(Arc::new(|| {}));

@@ -158,7 +158,8 @@ impl World {
         let process = self.machines[server].process.as_ref();
         let store = process.and_then(|process| process.store.as_ref());
         #[cfg(debug_assertions)]
-        let is_flipped = store.is_some_and(|store| store.engine().flip_some(FlipPart::Any, random));
+        let is_flipped =
+            store.is_some_and(|store| store.engine().flips().some(FlipPart::Any, random));
         #[cfg(not(debug_assertions))]
         let is_flipped = store.is_some() && random == 0; // never: such builds have no planted bugs
         if is_flipped {

@@ -454,7 +454,7 @@ impl World {
     pub(super) fn close_log(&mut self, n: usize) {
         let process = self.machines[n].process.as_ref();
         if let Some(store) = process.and_then(|process| process.store.as_ref()) {
-            store.engine().close_heads();
+            store.engine().heads().close_all();
             self.let_work(n);
         }
     }

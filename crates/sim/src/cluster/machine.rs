@@ -505,7 +505,8 @@ impl World {
             let mut out = Vec::new();
             if let Some(store) = process.store.as_ref().filter(|_| !process.ended) {
                 store.engine().clean_step(CLEAN_BYTES);
-                while self.plan.flash && store.engine().demote_step() {
+                let flash = store.engine().flash().filter(|_| self.plan.flash);
+                while flash.is_some_and(|flash| flash.demote_step()) {
                     self.coverage.fired(Class::Cold);
                 }
                 let mut steps = 0;

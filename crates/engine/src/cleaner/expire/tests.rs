@@ -21,9 +21,9 @@ fn an_object_expires_by_a_verified_time_only() {
         let written = guard.write(T, hash, b"key", b"value", Some(in_a_day));
         written.expect("there is room");
         drop(guard);
-        store.close_heads();
+        store.heads().close_all();
         let highest = 63 - in_a_day.leading_zeros() as usize;
-        assert!(store.flip_bits(T, b"key", &[8 * 16 + highest]));
+        assert!(store.flips().entry(T, b"key", &[8 * 16 + highest]));
         let core = store.core();
         let context = core.cleaners.lock(0);
         let expire = || {
@@ -38,7 +38,7 @@ fn an_object_expires_by_a_verified_time_only() {
             None => expire(),
         }
         drop(context);
-        store.tables()[0].objects == 1
+        store.tables().list()[0].objects == 1
     };
     assert!(stays(None));
     assert!(!stays(Some(Bug::ExpiresUnverified)));

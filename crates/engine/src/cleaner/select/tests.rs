@@ -156,7 +156,7 @@ fn claims_of_a_window_that_was_filled_again() -> [bool; 4] {
             .write(TableId::DEFAULT, hash, b"key", value, None)
             .expect("room");
         drop(guard);
-        store.close_heads();
+        store.heads().close_all();
     };
     let commit = || {
         let mut collected = Collected::default();

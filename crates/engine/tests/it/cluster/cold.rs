@@ -133,7 +133,7 @@ fn a_table_with_few_keys_is_counted() {
     // Most partitions have no buckets.
     let mut tiered = Tiered::new(16 * MIB, 64 * MIB, 0);
     for keys in 0..3 {
-        let counted = tiered.store.count_range(TABLE, KeyRange::ALL).unwrap();
+        let counted = tiered.store.ranges().count(TABLE, KeyRange::ALL).unwrap();
         assert_eq!(counted.objects, keys);
         write(&mut tiered.session, &key(keys), &value(keys, 1, 100)).unwrap();
     }
@@ -154,7 +154,7 @@ fn an_export_shows_what_is_on_flash_and_reads_each_segment_once() {
         }
     }
     let reads = tiered.flash.reads.load(Ordering::Relaxed);
-    let mut export = tiered.store.export(TABLE, RANGE);
+    let mut export = tiered.store.ranges().export(TABLE, RANGE);
     let (mut copied, mut out, mut entries) = (Copied::new(), Vec::new(), 0);
     loop {
         let more = export.step(20_000, &mut out).unwrap();
@@ -175,13 +175,13 @@ fn an_export_shows_what_is_on_flash_and_reads_each_segment_once() {
 fn counts_and_samples_include_what_is_on_flash() {
     let tiered = Tiered::filled(0);
     let inside = (0..KEYS).filter(|n| tiered.is_inside(*n)).count() as u64;
-    let counted = tiered.store.count_range(TABLE, RANGE).unwrap();
+    let counted = tiered.store.ranges().count(TABLE, RANGE).unwrap();
     assert_eq!(counted.objects, inside);
-    let all = tiered.store.count_range(TABLE, KeyRange::ALL).unwrap();
+    let all = tiered.store.ranges().count(TABLE, KeyRange::ALL).unwrap();
     assert_eq!(all.objects, KEYS);
     assert_eq!(all.bytes, tiered.store.stats().live_bytes);
     let sampled = || {
-        let parts = tiered.store.range_statistics(TABLE).unwrap().parts;
+        let parts = tiered.store.ranges().statistics(TABLE).unwrap().parts;
         let entries: u64 = parts.iter().map(|part| part.entries).sum();
         let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
         let empty = parts.iter().filter(|part| part.entries == 0).count();
@@ -194,7 +194,7 @@ fn counts_and_samples_include_what_is_on_flash() {
     tiered.flash.reads_fail.store(true, Ordering::Relaxed);
     let (entries, bytes, _) = sampled();
     assert!(is_near(entries, KEYS) && is_near(bytes, all.bytes));
-    let failed = tiered.store.count_range(TABLE, RANGE);
+    let failed = tiered.store.ranges().count(TABLE, RANGE);
     assert_eq!(failed, Err(Error::FlashFailed));
 }
 
@@ -210,7 +210,7 @@ fn a_device_that_fails_in_the_midst_leaves_nothing_out() {
                 .store(on && !damages, Ordering::Relaxed);
             tiered.flash.damages.store(on && damages, Ordering::Relaxed);
         };
-        let mut export = tiered.store.export(TABLE, RANGE);
+        let mut export = tiered.store.ranges().export(TABLE, RANGE);
         let (mut copied, mut out, mut failures, mut steps) = (Copied::new(), Vec::new(), 0, 0);
         loop {
             steps += 1;
@@ -230,15 +230,18 @@ fn a_device_that_fails_in_the_midst_leaves_nothing_out() {
         assert_eq!(copied.len(), expected);
         // An export that goes on failing never reports its end.
         set(true);
-        let mut export = tiered.store.export(TABLE, RANGE);
+        let mut export = tiered.store.ranges().export(TABLE, RANGE);
         for _ in 0..1000 {
             assert_ne!(export.step(1 << 20, &mut out), Ok(false));
         }
         let keys = (0..KEYS).map(|n| DirtyKey::of_object(&key(n), 9));
         let keys = keys.collect::<Vec<_>>();
-        let failed = tiered.store.export_keys(TABLE, &keys, &mut out);
+        let failed = tiered.store.ranges().export_keys(TABLE, &keys, &mut out);
         assert_eq!(failed, Err(Error::FlashFailed));
-        assert_eq!(tiered.store.purge(TABLE, RANGE), Err(Error::FlashFailed));
+        assert_eq!(
+            tiered.store.ranges().purge(TABLE, RANGE),
+            Err(Error::FlashFailed)
+        );
         set(false);
         if !damages {
             // Purged objects are gone: from here on there are fewer.
@@ -249,8 +252,8 @@ fn a_device_that_fails_in_the_midst_leaves_nothing_out() {
 }
 
 fn a_purge_goes_on(mut tiered: Tiered, inside: u64) {
-    tiered.store.purge(TABLE, RANGE).unwrap();
-    assert_eq!(tiered.store.objects(TABLE), KEYS - inside);
+    tiered.store.ranges().purge(TABLE, RANGE).unwrap();
+    assert_eq!(tiered.store.tables().objects(TABLE), KEYS - inside);
     for n in 0..KEYS {
         let expected = (!tiered.is_inside(n)).then(|| value(n, 0, VALUE_BYTES));
         assert_eq!(tiered.read(n), expected);
@@ -298,7 +301,7 @@ fn copy_beside_writers() -> Result<(), String> {
     // of the data.
     let room = KEYS as usize * (key(KEYS).len() + MARK_BYTES);
     let mut tiered = Tiered::new(6 * MIB + 2 * room as u64, 64 * MIB, 1);
-    let watch = tiered.store.watch_range(TABLE, RANGE, room).unwrap();
+    let watch = tiered.store.ranges().watch(TABLE, RANGE, room).unwrap();
     tiered.fill();
     watch.take();
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -311,7 +314,7 @@ fn copy_beside_writers() -> Result<(), String> {
         let store = tiered.store.clone();
         scope.spawn(carry(|| disturb(&tiered.store, &stop, &rounds, true)));
         let mut out = Vec::new();
-        let mut export = store.export(TABLE, RANGE);
+        let mut export = store.ranges().export(TABLE, RANGE);
         while export.step(100_000, &mut out).unwrap() || !out.is_empty() {
             take_over(&mut copied, &mut out);
         }
@@ -319,6 +322,7 @@ fn copy_beside_writers() -> Result<(), String> {
         crate::flash::device::wait_for("writes", || rounds.load(Ordering::Relaxed) > 3000);
         for _ in 0..2 {
             store
+                .ranges()
                 .export_keys(TABLE, &keys(watch.take()), &mut out)
                 .unwrap();
             take_over(&mut copied, &mut out);
@@ -328,7 +332,11 @@ fn copy_beside_writers() -> Result<(), String> {
     tiered.store.quiesce();
     let mut out = Vec::new();
     let last = keys(watch.take());
-    tiered.store.export_keys(TABLE, &last, &mut out).unwrap();
+    tiered
+        .store
+        .ranges()
+        .export_keys(TABLE, &last, &mut out)
+        .unwrap();
     take_over(&mut copied, &mut out);
     let (copied, there) = (alive(copied), content(&mut tiered));
     check_budget(&tiered.store);
@@ -373,7 +381,7 @@ fn many_ranges_are_purged_in_one_pass_over_flash() {
     let reads_for = |ranges: &[KeyRange]| {
         let mut tiered = Tiered::filled(1);
         let before = tiered.flash.reads.load(Ordering::Relaxed);
-        let mut purge = tiered.store.begin_purge(TABLE, ranges);
+        let mut purge = tiered.store.ranges().begin_purge(TABLE, ranges);
         while purge.step().unwrap() {}
         let reads = tiered.flash.reads.load(Ordering::Relaxed) - before;
         let hasher = KeyHasher::new(SEED);
@@ -384,7 +392,7 @@ fn many_ranges_are_purged_in_one_pass_over_flash() {
         };
         let gone = (0..KEYS).filter(|n| is_gone(*n)).count() as u64;
         assert_eq!(
-            (purge.purged().objects, tiered.store.objects(TABLE)),
+            (purge.purged().objects, tiered.store.tables().objects(TABLE)),
             (gone, KEYS - gone)
         );
         for n in (0..KEYS).step_by(7) {
@@ -407,7 +415,7 @@ fn purge_beside_writers() -> Result<(), String> {
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     let purged = thread::scope(|scope| {
         scope.spawn(carry(|| disturb(&tiered.store, &stop, &rounds, false)));
-        let purged = tiered.store.purge(TABLE, RANGE);
+        let purged = tiered.store.ranges().purge(TABLE, RANGE);
         stop.store(true, Ordering::Relaxed);
         purged.unwrap()
     });
@@ -420,9 +428,9 @@ fn purge_beside_writers() -> Result<(), String> {
         }
     }
     let there = (0..KEYS).filter(|n| tiered.read(*n).is_some()).count() as u64;
-    assert_eq!(tiered.store.objects(TABLE), there);
+    assert_eq!(tiered.store.tables().objects(TABLE), there);
     // Counters are exact: the remaining objects take exactly the live bytes.
-    let all = tiered.store.count_range(TABLE, KeyRange::ALL).unwrap();
+    let all = tiered.store.ranges().count(TABLE, KeyRange::ALL).unwrap();
     assert_eq!(
         (all.objects, all.bytes),
         (there, tiered.store.stats().live_bytes)

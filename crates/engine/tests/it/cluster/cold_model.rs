@@ -98,7 +98,7 @@ impl World {
             8 => self.export_keys(),
             9 => {
                 let range = self.some_range();
-                let counted = self.tiered.store.count_range(TABLE, range).unwrap();
+                let counted = self.tiered.store.ranges().count(TABLE, range).unwrap();
                 assert_eq!(counted.objects, self.inside(&range).len() as u64);
             }
             10 => {
@@ -119,7 +119,7 @@ impl World {
 
     fn export(&mut self) {
         let range = self.some_range();
-        let mut export = self.tiered.store.export(TABLE, range);
+        let mut export = self.tiered.store.ranges().export(TABLE, range);
         let (mut copied, mut out) = (Copied::new(), Vec::new());
         loop {
             let fails = self.random.below(8) == 0;
@@ -145,7 +145,10 @@ impl World {
         let wanted: Vec<_> = wanted.collect();
         let mut out = Vec::new();
         let store = &self.tiered.store;
-        store.export_keys(TABLE, &wanted, &mut out).unwrap();
+        store
+            .ranges()
+            .export_keys(TABLE, &wanted, &mut out)
+            .unwrap();
         let mut copied = Copied::new();
         assert_eq!(take_over(&mut copied, &mut out), 500);
         for n in keys {
@@ -160,7 +163,7 @@ impl World {
 
     fn purge(&mut self, range: &KeyRange) {
         let inside = self.inside(range).len() as u64;
-        let purged = self.tiered.store.purge(TABLE, *range).unwrap();
+        let purged = self.tiered.store.ranges().purge(TABLE, *range).unwrap();
         assert_eq!(purged.objects, inside);
         let tiered = &self.tiered;
         self.model.retain(|n, _| !tiered.is_in(range, *n));
@@ -182,7 +185,7 @@ impl World {
                     continue;
                 }
                 // A key that was here and is absent now comes back above all its earlier versions
-                // (`try_roll_heads`, range::watch::W2).
+                // (`try_roll`, range::watch::W2).
                 let version = match self.model.contains_key(&n) {
                     true => 1 + self.random.below(versions + 20),
                     false => versions + 1 + self.random.below(20),
@@ -221,14 +224,21 @@ impl World {
         } else {
             self.commit(&side, came);
         }
-        assert_eq!(self.tiered.store.objects(TABLE), self.model.len() as u64);
+        assert_eq!(
+            self.tiered.store.tables().objects(TABLE),
+            self.model.len() as u64
+        );
     }
 
     /// A walk beside a side log that is being filled.
     fn export_keys_of_nobody(&mut self) {
         let key = DirtyKey::of_object(b"nobody", 5);
         let mut out = Vec::new();
-        let exported = self.tiered.store.export_keys(TABLE, &[key], &mut out);
+        let exported = self
+            .tiered
+            .store
+            .ranges()
+            .export_keys(TABLE, &[key], &mut out);
         assert!(exported.is_ok() && !out.is_empty());
     }
 
@@ -260,13 +270,13 @@ impl World {
             assert_eq!(self.tiered.read(n).as_ref(), there.get(&key(n)), "key {n}");
         }
         let store = self.tiered.store.clone();
-        let all = store.count_range(TABLE, KeyRange::ALL).unwrap();
+        let all = store.ranges().count(TABLE, KeyRange::ALL).unwrap();
         assert_eq!(all.objects, there.len() as u64);
         assert_eq!(all.bytes, store.stats().live_bytes);
         if self.purged {
             return;
         }
-        store.close_heads();
+        store.heads().close_all();
         let mut consumer = self.tiered.consumer.lock().unwrap();
         consumer.complete_everything(&store);
         let (left, _) = replay(&consumer.disk);

@@ -104,13 +104,13 @@ fn check(tiered: &mut Tiered, expected: &Expected) -> Result<(), String> {
             ));
         }
     }
-    let counted = tiered.store.objects(TABLE);
+    let counted = tiered.store.tables().objects(TABLE);
     if counted != objects {
         return Err(format!(
             "{counted} objects are counted, {objects} are there"
         ));
     }
-    let all = tiered.store.count_range(TABLE, KeyRange::ALL).unwrap();
+    let all = tiered.store.ranges().count(TABLE, KeyRange::ALL).unwrap();
     let live = tiered.store.stats().live_bytes;
     if (all.objects, all.bytes) != (objects, live) {
         return Err(format!("{all:?} are there, {objects} and {live} counted"));
@@ -127,7 +127,7 @@ fn commit(tiered: &mut Tiered, side: &SideLog, expected: &Expected) -> Result<()
         tiered.consumer.lock().unwrap().complete_everything(&store);
         commit.is_durable()
     });
-    tiered.store.close_heads();
+    tiered.store.heads().close_all();
     let store = tiered.store.clone();
     let mut consumer = tiered.consumer.lock().unwrap();
     consumer.complete_everything(&store);
@@ -231,7 +231,7 @@ fn give_up(seed: u64, cleaners: usize, fails: bool) -> Result<(), String> {
     if fails {
         // Some entries could not be read for the counters, but the index points to none of them any
         // more.
-        assert_eq!(tiered.store.objects(TABLE), OWN);
+        assert_eq!(tiered.store.tables().objects(TABLE), OWN);
         for name in log.expected.keys() {
             let guard = tiered.session.pin();
             let found = guard.read(TABLE, guard.hash(&name.1), &name.1);
@@ -303,7 +303,7 @@ fn a_side_log_that_cannot_go_on_is_given_up() {
     );
     check_budget(&tiered.store);
     drop(side);
-    assert_eq!(tiered.store.objects(TABLE), 2_000);
+    assert_eq!(tiered.store.tables().objects(TABLE), 2_000);
     for n in 0..2_000 {
         assert_eq!(tiered.read(n).unwrap(), value(n, 0, 1000));
     }
@@ -325,12 +325,15 @@ fn what_is_held_on_flash_can_be_replicated_again() {
         let length = bytes.len() as u32;
         let again = tiered
             .store
+            .segments()
             .unswapped_bytes(SegmentId(*id), 0, length, true);
         if let Some(again) = again {
             assert!(again == *bytes, "segment {id}");
-            let part = tiered
-                .store
-                .unswapped_bytes(SegmentId(*id), 64, length - 64, true);
+            let part =
+                tiered
+                    .store
+                    .segments()
+                    .unswapped_bytes(SegmentId(*id), 64, length - 64, true);
             assert!(part.unwrap() == bytes[64..bytes.len() - 64]);
             had += 1;
         }
@@ -340,7 +343,10 @@ fn what_is_held_on_flash_can_be_replicated_again() {
     // A segment that cannot be read is not returned.
     tiered.flash.damages.store(true, Ordering::Relaxed);
     let lost = disk.segments.keys().filter(|id| {
-        let again = tiered.store.unswapped_bytes(SegmentId(**id), 0, 64, true);
+        let again = tiered
+            .store
+            .segments()
+            .unswapped_bytes(SegmentId(**id), 0, 64, true);
         again.is_none()
     });
     assert!(lost.count() > 50);

@@ -77,7 +77,7 @@ fn purge_beside_writers(seed: u64) -> Result<(), String> {
             }
             added
         }));
-        let purged = world.store.purge(TABLE, range).unwrap();
+        let purged = world.store.ranges().purge(TABLE, range).unwrap();
         stop.store(true, Ordering::Relaxed);
         (purged, adder.join().unwrap())
     });
@@ -94,7 +94,7 @@ fn purge_beside_writers(seed: u64) -> Result<(), String> {
         assert!(is_there(&mut world, key));
     }
     let left = (keys.len() - inside.len() + added.len()) as u64;
-    assert_eq!(world.store.objects(TABLE), left);
+    assert_eq!(world.store.tables().objects(TABLE), left);
     let version = write(&mut world, inside[0]);
     assert!(version > 1, "versions go on where they were");
     Ok(())
@@ -106,7 +106,7 @@ fn a_range_goes_and_nothing_else() {
         purge_beside_writers(seed).unwrap();
     }
     let world = World::new(9, 1);
-    let none = world.store.purge(TableId(77), SLOTS);
+    let none = world.store.ranges().purge(TableId(77), SLOTS);
     assert_eq!(none, Err(Error::NoSuchTable(TableId(77))));
 }
 
@@ -133,10 +133,10 @@ fn scenario_35_what_comes_back_is_told_from_what_was() {
     }
     let store = world.store.clone();
     world.consumer.lock().unwrap().complete_everything(&store);
-    let purged = store.purge(TABLE, KeyRange::ALL).unwrap();
+    let purged = store.ranges().purge(TABLE, KeyRange::ALL).unwrap();
     assert_eq!(purged.objects, names.len() as u64);
     // Elsewhere half of the keys were written again, and half removed.
-    let created = store.try_roll_heads();
+    let created = store.heads().try_roll();
     let safe = *versions.iter().max().unwrap() + 100;
     let side = store.side_log(SidePlan {
         floors: Vec::new(),

@@ -85,7 +85,7 @@ fn scenario_36_stable_objects_are_shown_exactly_once() {
                     })
                     .unwrap();
             }
-            let mut export = world.store.export(TABLE, RANGE);
+            let mut export = world.store.ranges().export(TABLE, RANGE);
             while export.step(20_000, &mut exported).unwrap() {
                 if exported.len() >= 20_000 {
                     count(&mut exported, &mut shown);
@@ -130,11 +130,11 @@ fn what_is_counted_is_what_is_there() {
         inside += u64::from(RANGE.contains(route));
         parts[usize::from(route.slot()) / 64] += 1;
     }
-    let counted = world.store.count_range(TABLE, RANGE).unwrap();
+    let counted = world.store.ranges().count(TABLE, RANGE).unwrap();
     assert_eq!(counted.objects, inside);
-    let all = world.store.count_range(TABLE, KeyRange::ALL).unwrap();
+    let all = world.store.ranges().count(TABLE, KeyRange::ALL).unwrap();
     assert_eq!(all.objects, 30_000);
-    let statistics = world.store.range_statistics(TABLE).unwrap();
+    let statistics = world.store.ranges().statistics(TABLE).unwrap();
     let found: Vec<u64> = statistics.parts.iter().map(|part| part.entries).collect();
     assert_eq!(found, parts, "of a small table, exact");
     let bytes: u64 = statistics.parts.iter().map(|part| part.bytes).sum();
@@ -200,7 +200,7 @@ fn content(world: &mut World) -> Found {
 fn purge_source(source: &mut World, count: usize, (target, gone): (&mut World, Option<&Vec<u8>>)) {
     let store = source.store.clone();
     let safe = store.version_floor();
-    let purged = store.purge(TABLE, RANGE).unwrap();
+    let purged = store.ranges().purge(TABLE, RANGE).unwrap();
     assert_eq!(purged.objects, count as u64);
     assert!(content(source).is_empty());
     if let Some(key) = gone {
@@ -217,7 +217,7 @@ fn migrate(seed: u64) -> Result<(), String> {
     let keys: Vec<Vec<u8>> = keys_inside(seed).take(300).collect();
     let stores = [source.store.clone(), target.store.clone()];
     let (locked, written) = (AtomicBool::new(false), AtomicU64::new(0));
-    let created = target.store.try_roll_heads();
+    let created = target.store.heads().try_roll();
     let side = target.store.side_log(SidePlan::default());
     let mut start_again = false;
     std::thread::scope(|scope| {
@@ -234,8 +234,8 @@ fn migrate(seed: u64) -> Result<(), String> {
             }
         };
         wait(300);
-        let watch = stores[0].watch_range(TABLE, RANGE, 1 << 20).unwrap();
-        let mut export = stores[0].export(TABLE, RANGE);
+        let watch = stores[0].ranges().watch(TABLE, RANGE, 1 << 20).unwrap();
+        let mut export = stores[0].ranges().export(TABLE, RANGE);
         let mut out = Vec::new();
         let mut more = true;
         while more {
@@ -251,7 +251,10 @@ fn migrate(seed: u64) -> Result<(), String> {
             }
             let dirty = watch.take();
             start_again |= dirty.start_again;
-            stores[0].export_keys(TABLE, &dirty.keys, &mut out).unwrap();
+            stores[0]
+                .ranges()
+                .export_keys(TABLE, &dirty.keys, &mut out)
+                .unwrap();
             side.replay(&out).unwrap();
             out.clear();
         }
@@ -302,7 +305,7 @@ fn removals_that_are_not_marked_are_found() {
 fn late_write_is_seen() -> bool {
     let mut world = World::new(3, 1);
     let store = world.store.clone();
-    let watch = store.watch_range(TABLE, KeyRange::ALL, ROOM).unwrap();
+    let watch = store.ranges().watch(TABLE, KeyRange::ALL, ROOM).unwrap();
     let ended = AtomicBool::new(false);
     let mut guard = world.sessions[0].pin(); // and finds that it may write
     std::thread::scope(|scope| {
@@ -354,7 +357,7 @@ fn a_quiesce_that_does_not_wait_is_found() {
 fn a_transaction_is_waited_for() {
     let mut world = World::new(3, 2);
     let store = world.store.clone();
-    let watch = store.watch_range(TABLE, KeyRange::ALL, ROOM).unwrap();
+    let watch = store.ranges().watch(TABLE, KeyRange::ALL, ROOM).unwrap();
     let mut guard = world.sessions[0].pin();
     let hash = guard.hash(b"key");
     guard.lock_keys(&[(TABLE, hash)]).unwrap();
@@ -381,7 +384,7 @@ fn marks_are_bounded_and_a_cleared_table_voids_them() {
         let hash = guard.hash(&key(n));
         guard.write(TABLE, hash, &key(n), b"value", None).unwrap();
     };
-    let watch = store.watch_range(TABLE, KeyRange::ALL, ROOM).unwrap();
+    let watch = store.ranges().watch(TABLE, KeyRange::ALL, ROOM).unwrap();
     (0..10).for_each(|n| write(&mut world, n));
     write(&mut world, 3);
     let dirty = watch.take();
@@ -390,9 +393,9 @@ fn marks_are_bounded_and_a_cleared_table_voids_them() {
     let dirty = watch.take();
     assert_eq!((dirty.keys.len(), dirty.start_again), (10, true));
     drop(watch);
-    let watch = store.watch_range(TABLE, KeyRange::ALL, ROOM).unwrap();
+    let watch = store.ranges().watch(TABLE, KeyRange::ALL, ROOM).unwrap();
     assert!(!watch.take().start_again);
-    store.clear_table(TABLE).unwrap();
+    store.tables().clear(TABLE).unwrap();
     assert!(watch.take().start_again);
 }
 
@@ -403,7 +406,7 @@ fn marks_are_bounded_by_bytes_and_charged_to_memory() {
     let store = world.store.clone();
     let charged = || store.memory_report().overhead_bytes;
     let before = charged();
-    let watch = store.watch_range(TABLE, KeyRange::ALL, 1 << 20).unwrap();
+    let watch = store.ranges().watch(TABLE, KeyRange::ALL, 1 << 20).unwrap();
     assert_eq!(charged() - before, 2 << 20, "twice: for those being sent");
     let long = |n: u64| vec![n as u8; 10_000];
     let mut marked = 0;
@@ -420,7 +423,7 @@ fn marks_are_bounded_by_bytes_and_charged_to_memory() {
     assert_eq!(charged(), before);
     // More than the memory: the watch begins with less, rather than not at all.
     let memory = store.memory_report().budget_bytes as usize;
-    let watch = store.watch_range(TABLE, KeyRange::ALL, memory).unwrap();
+    let watch = store.ranges().watch(TABLE, KeyRange::ALL, memory).unwrap();
     let more = charged() - before;
     assert!((128 << 10..memory as u64).contains(&more), "{more}");
     drop(watch);
@@ -442,10 +445,10 @@ fn an_expiry_that_was_set_meanwhile_kills_what_was_sent() {
     };
     write(&mut source, None);
     let store = source.store.clone();
-    let watch = store.watch_range(TABLE, KeyRange::ALL, ROOM).unwrap();
+    let watch = store.ranges().watch(TABLE, KeyRange::ALL, ROOM).unwrap();
     let side = target.store.side_log(SidePlan::default());
     let mut out = Vec::new();
-    let mut export = store.export(TABLE, KeyRange::ALL);
+    let mut export = store.ranges().export(TABLE, KeyRange::ALL);
     while export.step(1 << 20, &mut out).unwrap() {}
     let sent = State {
         value: b"value".to_vec(),
@@ -459,7 +462,10 @@ fn an_expiry_that_was_set_meanwhile_kills_what_was_sent() {
     source.clock.fetch_add(1000, Ordering::Relaxed);
     target.clock.fetch_add(1000, Ordering::Relaxed);
     out.clear();
-    store.export_keys(TABLE, &dirty.keys, &mut out).unwrap();
+    store
+        .ranges()
+        .export_keys(TABLE, &dirty.keys, &mut out)
+        .unwrap();
     side.replay(&out).unwrap();
     let guard = target.sessions[0].pin();
     assert!(
@@ -472,6 +478,7 @@ fn an_expiry_that_was_set_meanwhile_kills_what_was_sent() {
     // The same if it left the index before any thread looked: a tombstone of the marked version.
     out.clear();
     store
+        .ranges()
         .export_keys(TABLE, &[DirtyKey::of_object(b"other", 7)], &mut out)
         .unwrap();
     let entry = duramen_format::entry::parse(&out).unwrap();

@@ -73,7 +73,7 @@ fn check(world: &mut World, log: &DeadLog) -> Result<(), String> {
         }
     }
     drop(guard);
-    let counted = world.store.objects(TABLE);
+    let counted = world.store.tables().objects(TABLE);
     if counted != objects {
         return Err(format!(
             "{counted} objects are counted, {objects} are there"
@@ -326,7 +326,7 @@ fn an_abort_leaves_nothing() {
         store.clean_step(1 << 20);
         store.clean_step(1 << 20);
         let after = store.memory_report();
-        assert_eq!(store.objects(TABLE), 1);
+        assert_eq!(store.tables().objects(TABLE), 1);
         assert_eq!(after.live_bytes, before.live_bytes);
         assert_eq!(used(&after), used(&before), "{:?}", after.segments);
         let guard = world.sessions[0].pin();
@@ -402,7 +402,7 @@ fn scenario_23_out_of_memory_is_told_and_nothing_is_left() {
     assert_eq!(side.replay(&[]), Err(SideError::Closed), "it has failed");
     side.abort().unwrap();
     complete_everything(&mut world);
-    assert_eq!(world.store.objects(TABLE), 0);
+    assert_eq!(world.store.tables().objects(TABLE), 0);
     let mut guard = world.sessions[0].pin();
     for n in 0..20u64 {
         let key = n.to_le_bytes();
@@ -466,7 +466,7 @@ fn a_hot_key_enters_once_and_its_tombstone_takes_nothing() {
     let hash = guard.hash(b"hot");
     let found = guard.read(TABLE, hash, b"hot").unwrap();
     assert_eq!(found.map(|object| object.version), Some(1_000));
-    assert_eq!(world.store.objects(TABLE), 1);
+    assert_eq!(world.store.tables().objects(TABLE), 1);
 }
 
 /// A survivor has the entries of segments of any age: the newer version may be in front.
@@ -495,7 +495,7 @@ fn versions_that_are_skipped_by_their_place_are_found() {
 #[test]
 fn floors_damage_and_unknown_tables() {
     let mut world = World::new(1, 1);
-    let other = world.store.create_table("other").unwrap();
+    let other = world.store.tables().create("other").unwrap();
     let plan = SidePlan {
         floors: vec![(TABLE, 10)],
         version_floor: 77,
@@ -555,7 +555,7 @@ fn a_replayed_key_exists_in_the_millisecond_of_its_expiry() {
     let commit = side.commit().unwrap();
     complete_everything(&mut world);
     assert!(commit.is_durable());
-    assert_eq!(world.store.objects(TABLE), 1);
+    assert_eq!(world.store.tables().objects(TABLE), 1);
     let mut has = |key: &[u8]| {
         let guard = world.sessions[0].pin();
         guard.read(TABLE, guard.hash(key), key).unwrap().is_some()
@@ -644,7 +644,7 @@ fn a_position_between_before_and_after() {
         .keys()
         .copied()
         .collect();
-    let position = world.store.try_roll_heads();
+    let position = world.store.heads().try_roll();
     assert!(before.iter().all(|segment| SegmentId(*segment) < position));
     for session in 0..3 {
         write(&mut world, session, &[2, session as u8]);
@@ -679,7 +679,7 @@ fn a_head_that_is_in_use_is_closed_before_the_commit() {
     let mut guard = world.sessions[0].pin();
     let hash = guard.hash(&[1, 0]);
     guard.write(TABLE, hash, &[1, 0], b"value", None).unwrap();
-    let position = store.try_roll_heads();
+    let position = store.heads().try_roll();
     drop(guard);
     let side = store.side_log(SidePlan::default());
     let state = State {

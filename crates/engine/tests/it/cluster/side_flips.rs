@@ -53,7 +53,7 @@ fn decided_wrongly(bits: Range<usize>) -> Vec<Name> {
     }
     complete_everything(&mut world);
     for (bit, _, name) in names() {
-        assert!(world.store.flip_bits(TABLE, &name.1, &[bit]));
+        assert!(world.store.flips().entry(TABLE, &name.1, &[bit]));
     }
     let side = world.store.side_log(SidePlan::default());
     side.replay(&entries).unwrap();
@@ -73,10 +73,10 @@ fn decided_wrongly(bits: Range<usize>) -> Vec<Name> {
     }
     if wrong.is_empty() {
         let objects = 2 * bits.len() as u64;
-        let all = world.store.count_range(TABLE, KeyRange::ALL).unwrap();
+        let all = world.store.ranges().count(TABLE, KeyRange::ALL).unwrap();
         assert_eq!(all.objects, objects);
         assert_eq!(all.bytes, world.store.stats().live_bytes);
-        assert_eq!(world.store.objects(TABLE), objects);
+        assert_eq!(world.store.tables().objects(TABLE), objects);
     }
     wrong
 }
@@ -105,14 +105,14 @@ fn a_replay_that_meets_more_damage_fails() {
         guard.write(TABLE, hash, &name.1, b"of here", None).unwrap();
         drop(guard);
         complete_everything(&mut world);
-        assert!(world.store.flip_bits(TABLE, &name.1, &bits));
+        assert!(world.store.flips().entry(TABLE, &name.1, &bits));
         let side = world.store.side_log(SidePlan::default());
         let failed = Err(SideError::Store(Error::Damaged));
         let replayed = side.replay(&object(&name, 9, &theirs(), 0));
         assert_eq!(replayed, failed, "{bits:?}");
         side.abort().unwrap();
         assert_eq!(value_at(&mut world, &name), Err(Error::Damaged));
-        assert_eq!(world.store.objects(TABLE), 1);
+        assert_eq!(world.store.tables().objects(TABLE), 1);
     }
 }
 
@@ -131,7 +131,7 @@ fn a_replay_into_a_partition_with_a_damaged_slot_lacks_no_memory() {
         guard.write(TABLE, hash, &own.1, b"of here", None).unwrap();
         drop(guard);
         complete_everything(&mut world);
-        assert!(world.store.flip_slot_bits(TABLE, &own.1, bits));
+        assert!(world.store.flips().slot(TABLE, &own.1, bits));
         let mut entries = Vec::new();
         for n in 0..900 {
             entries.extend(object(&name_of("their", n), 5, &theirs(), 0));
@@ -139,7 +139,7 @@ fn a_replay_into_a_partition_with_a_damaged_slot_lacks_no_memory() {
         let side = world.store.side_log(SidePlan::default());
         assert_eq!(side.replay(&entries).map(|_| ()), expected, "{bits:?}");
         side.abort().unwrap();
-        assert_eq!(world.store.objects(TABLE), 1, "{bits:?}");
+        assert_eq!(world.store.tables().objects(TABLE), 1, "{bits:?}");
     }
 }
 
@@ -166,10 +166,10 @@ fn flipped_bits_of_a_side_log_that_is_given_up_leave_nothing() {
             let bits = [bit, (bit + 77) % ENTRY_BITS];
             let more = is_more && bit % 50 == 10;
             let bits = if more { &bits[..] } else { &bits[..1] };
-            assert!(world.store.flip_bits(TABLE, &name.1, bits));
+            assert!(world.store.flips().entry(TABLE, &name.1, bits));
         }
         side.abort().unwrap();
-        assert_eq!(world.store.objects(TABLE), 1, "{is_more}");
+        assert_eq!(world.store.tables().objects(TABLE), 1, "{is_more}");
         let found = value_at(&mut world, &own).unwrap();
         assert_eq!(found.as_deref(), Some(&b"of here"[..]));
         for bit in 0..ENTRY_BITS {
@@ -191,9 +191,9 @@ fn flipped_bits_of_slots_of_a_side_log_that_is_given_up_leave_nothing() {
         let name = name_of("their", bit);
         let side = world.store.side_log(SidePlan::default());
         side.replay(&object(&name, 5, &theirs(), 0)).unwrap();
-        assert!(world.store.flip_slot_bits(TABLE, &name.1, &[bit]));
+        assert!(world.store.flips().slot(TABLE, &name.1, &[bit]));
         side.abort().unwrap();
-        assert_eq!(world.store.objects(TABLE), 0, "bit {bit}");
+        assert_eq!(world.store.tables().objects(TABLE), 0, "bit {bit}");
         assert_eq!(value_at(&mut world, &name), Ok(None), "bit {bit}");
     }
     let stats = world.store.stats();
@@ -208,12 +208,12 @@ fn planted_aborts_that_do_not_verify_are_found() {
         let name = name_of("their", 0);
         side.replay(&object(&name, 5, &theirs(), 0)).unwrap();
         let in_key = 8 * 16 + 3;
-        assert!(world.store.flip_bits(TABLE, &name.1, &[in_key]));
+        assert!(world.store.flips().entry(TABLE, &name.1, &[in_key]));
         match bug {
             Some(bug) => with_bug(bug, || side.abort()).unwrap(),
             None => side.abort().unwrap(),
         }
-        world.store.objects(TABLE)
+        world.store.tables().objects(TABLE)
     };
     assert_eq!(left(None), 0);
     assert_eq!(left(Some(Bug::AbortsUnverified)), 1);

@@ -37,7 +37,7 @@ fn a_step_has_its_bytes_or_one_object_more() {
     (0..KEYS).for_each(|n| write(&mut world, n));
     let most = STEP + VALUE + KEYS + 1_000;
     let (mut shown, mut out, mut more) = (BTreeMap::new(), Vec::new(), true);
-    let mut export = world.store.export(TABLE, KeyRange::ALL);
+    let mut export = world.store.ranges().export(TABLE, KeyRange::ALL);
     while more {
         more = export.step(STEP, &mut out).unwrap();
         assert!(out.len() <= most, "{} bytes", out.len());
@@ -49,6 +49,7 @@ fn a_step_has_its_bytes_or_one_object_more() {
     while !keys.is_empty() {
         world
             .store
+            .ranges()
             .export_some_keys(TABLE, &mut keys, STEP, &mut out)
             .unwrap();
         assert!((1..=most).contains(&out.len()), "{} bytes", out.len());
@@ -63,7 +64,7 @@ fn a_step_has_its_bytes_or_one_object_more() {
 fn marks_tell_the_bytes_of_what_was_written() {
     let mut world = World::new(2, 1);
     let store = world.store.clone();
-    let watch = store.watch_range(TABLE, KeyRange::ALL, 1 << 20).unwrap();
+    let watch = store.ranges().watch(TABLE, KeyRange::ALL, 1 << 20).unwrap();
     for _ in 0..3 {
         (0..4).for_each(|n| write(&mut world, n));
     }
@@ -90,6 +91,7 @@ fn a_side_log_tells_what_is_dead_in_it() {
         let mut out = Vec::new();
         let exported = source
             .store
+            .ranges()
             .export_some_keys(TABLE, &mut keys, STEP, &mut out);
         exported.unwrap();
         side.replay(&out).unwrap();

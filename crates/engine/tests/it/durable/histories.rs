@@ -33,7 +33,7 @@ struct Run {
 impl Run {
     fn new(seed: u64) -> Run {
         let world = World::new(seed, HEADS);
-        let other = world.store.create_table("other").unwrap();
+        let other = world.store.tables().create("other").unwrap();
         let keys = if seed.is_multiple_of(2) { 6 } else { 60 };
         Run {
             world,

@@ -316,7 +316,8 @@ fn tables_of_level_memory_show_what_can_be_lost() {
     let mut world = World::new(2, 1);
     let store = world.store.clone();
     let table = store
-        .create_table_with("cache", Some(Level::Memory))
+        .tables()
+        .create_with("cache", Some(Level::Memory))
         .unwrap();
     let access = |world: &mut World, table: TableId| {
         let (_, written) = step(world, 0, |guard| {
@@ -336,16 +337,19 @@ fn tables_of_level_memory_show_what_can_be_lost() {
         "whoever asks can wait for it all the same"
     );
     assert!(read.is_none());
-    store.set_table_level(table, Some(Level::Buffered)).unwrap();
+    store
+        .tables()
+        .set_level(table, Some(Level::Buffered))
+        .unwrap();
     let (written, read) = access(&mut world, table);
     assert_eq!(
         (written.level(), read.level()),
         (Level::Buffered, Level::Buffered)
     );
-    store.set_table_level(table, None).unwrap();
+    store.tables().set_level(table, None).unwrap();
     store.log().unwrap().set_default_level(Level::Memory);
     assert!(access(&mut world, table).1.is_none());
-    assert_eq!(store.table_level(table), Ok(None));
+    assert_eq!(store.tables().level(table), Ok(None));
 }
 
 #[test]
@@ -448,7 +452,7 @@ fn a_backlog_is_not_cut_inside_a_group() {
         }
     };
     group(0);
-    store.close_heads(); // the next group begins with a segment
+    store.heads().close_all(); // the next group begins with a segment
     group(5);
     let mut part = Collected::default();
     assert!(log.collect_part(&mut part, 1), "the second group is left");
@@ -469,7 +473,7 @@ fn closing_the_heads_leaves_closed_segments_alone() {
     for n in 0..30 {
         put(&mut world, n % 3, &format!("key-{n}"), b"value");
     }
-    world.store.close_heads();
+    world.store.heads().close_all();
     complete_everything(&mut world);
     let consumer = world.consumer.clone();
     let consumer = consumer.lock().unwrap();
@@ -511,6 +515,6 @@ fn deletes_go_on_when_writes_cannot() {
         });
         assert!(removed.unwrap().before.is_some(), "{key}");
     }
-    assert_eq!(world.store.objects(TABLE), 0);
+    assert_eq!(world.store.tables().objects(TABLE), 0);
     write(&mut world, 0).unwrap();
 }

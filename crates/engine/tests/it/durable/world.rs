@@ -61,7 +61,7 @@ pub fn load(store: &Arc<Store>, disk: &Disk, random: &mut Random) {
         }
     }
     for (table, (name, floor)) in floors {
-        store.restore_table(table, &name, floor, None).unwrap();
+        store.tables().restore(table, &name, floor, None).unwrap();
     }
     let mut listed: Vec<SegmentId> = disk.listed.iter().copied().map(SegmentId).collect();
     let loader = store.loader(&listed, &disk.passes);

@@ -49,7 +49,7 @@ fn what_expires_on_flash_leaves_index_and_device_by_itself() {
     // No session reads or writes from here on.
     now_ms.fetch_add(10_000, Ordering::Relaxed);
     wait_for("everything leaves the index", || {
-        store.objects(TABLE) == 0 && store.expiring_objects(TABLE) == 0
+        store.tables().objects(TABLE) == 0 && store.tables().expiring_objects(TABLE) == 0
     });
     assert_eq!(store.stats().entries_expired, 20_000);
     wait_for("its slots of the device come free", || few_slots(&store));
@@ -88,7 +88,7 @@ fn what_expires_while_flash_cannot_be_read_gives_its_room_back_afterwards() {
     flash.reads_fail.store(false, Ordering::Relaxed);
     wait_for("its slots of the device come free", || few_slots(&store));
     wait_for("nothing lives", || store.stats().live_bytes == 0);
-    assert_eq!(store.objects(TABLE), 0);
+    assert_eq!(store.tables().objects(TABLE), 0);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_key_on_flash_exists_in_the_millisecond_of_its_expiry() {
     assert!(store.stats().flash.segments > 100);
     now_ms.fetch_add(1000, Ordering::Relaxed);
     wait_for("the others leave the index", || {
-        store.objects(TABLE) == 5_000
+        store.tables().objects(TABLE) == 5_000
     });
     for n in (0..20_000).step_by(40) {
         let expected = Some(value(n, 0, VALUE_BYTES));
@@ -135,7 +135,7 @@ fn what_does_not_expire_stays_where_others_do() {
     }
     now_ms.fetch_add(10_000, Ordering::Relaxed);
     wait_for("half of it, less what was written anew, goes", || {
-        store.objects(TABLE) == 12_500
+        store.tables().objects(TABLE) == 12_500
     });
     for n in 0..20_000 {
         let expected = match n % 8 {

@@ -102,8 +102,8 @@ fn a_flipped_bit_of_a_slot_is_put_back_by_the_cleaner_that_reads_its_entry_back(
         for n in 0..8_000 {
             write(&mut session, &key(n), &value(n, 0, VALUE_BYTES)).unwrap();
         }
-        assert!(!store.flip_bits(TABLE, &key(7), &[]), "it is on flash");
-        assert!(store.flip_slot_bits(TABLE, &key(7), &[bit]), "bit {bit}");
+        assert!(!store.flips().entry(TABLE, &key(7), &[]), "it is on flash");
+        assert!(store.flips().slot(TABLE, &key(7), &[bit]), "bit {bit}");
         assert_eq!(read(&mut session, &key(7)), Err(Error::Damaged));
         for n in 8_000..40_000 {
             match write(&mut session, &key(n), &value(n, 0, VALUE_BYTES)) {

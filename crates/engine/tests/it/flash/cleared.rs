@@ -25,7 +25,7 @@ fn get(session: &mut Session, table: TableId, n: u64) -> Option<Vec<u8>> {
 fn interleaved(flash: &Arc<Flash>, tables: usize, objects: u64) -> (Arc<Store>, Vec<TableId>) {
     let store = Store::new(options(4 * MIB, flash)).unwrap();
     let mut session = store.session().unwrap();
-    let others = (1..tables).map(|n| store.create_table(&format!("other{n}")).unwrap());
+    let others = (1..tables).map(|n| store.tables().create(&format!("other{n}")).unwrap());
     let tables: Vec<TableId> = [TABLE].into_iter().chain(others).collect();
     for n in 0..objects {
         for table in &tables {
@@ -51,9 +51,9 @@ fn nobody_waits_for_flash_when_one_of_several_tables_is_cleared() {
     assert!(store.stats().flash.segments > 50);
     flash.stands_still.store(true, Ordering::Relaxed);
     // A thread that waits for the device now waits for ever; only cleaner threads may.
-    store.clear_table(tables[1]).unwrap();
-    assert_eq!(store.objects(tables[1]), 0);
-    assert_eq!(store.objects(TABLE), 6_000);
+    store.tables().clear(tables[1]).unwrap();
+    assert_eq!(store.tables().objects(tables[1]), 0);
+    assert_eq!(store.tables().objects(TABLE), 6_000);
     for n in 0..10 {
         assert_eq!(get(&mut session, tables[1], n), None);
         put(&mut session, tables[1], n, 1);
@@ -63,7 +63,7 @@ fn nobody_waits_for_flash_when_one_of_several_tables_is_cleared() {
         );
     }
     // Once more, with the first clear still to be counted.
-    store.clear_table(tables[1]).unwrap();
+    store.tables().clear(tables[1]).unwrap();
     for n in 0..10 {
         assert_eq!(get(&mut session, tables[1], n), None);
         put(&mut session, tables[1], n, 2);
@@ -80,9 +80,9 @@ fn nobody_waits_for_flash_when_one_of_several_tables_is_cleared() {
         let expected = (n < 10).then(|| value(n, 2, VALUE_BYTES));
         assert_eq!(get(&mut session, tables[1], n), expected);
     }
-    store.clear_table(tables[0]).unwrap();
-    store.drop_table(tables[2]).unwrap();
-    store.clear_table(tables[1]).unwrap();
+    store.tables().clear(tables[0]).unwrap();
+    store.tables().drop(tables[2]).unwrap();
+    store.tables().clear(tables[1]).unwrap();
     wait_for("nothing lives", || store.stats().live_bytes == 0);
     wait_for("slots of the device come free", || {
         let stats = store.stats().flash;
@@ -98,8 +98,8 @@ fn nobody_waits_for_flash_when_many_tables_are_cleared() {
     assert!(store.stats().flash.segments > 50);
     flash.stands_still.store(true, Ordering::Relaxed);
     for table in &tables[1..] {
-        store.clear_table(*table).unwrap();
-        assert_eq!(store.objects(*table), 0);
+        store.tables().clear(*table).unwrap();
+        assert_eq!(store.tables().objects(*table), 0);
     }
     flash.stands_still.store(false, Ordering::Relaxed);
     wait_for("all that was cleared is counted as dead", || {
@@ -113,7 +113,7 @@ fn a_table_that_is_cleared_while_flash_cannot_be_read_is_counted_afterwards() {
     let flash = Flash::new(64 * MIB);
     let (store, tables) = interleaved(&flash, 2, 6_000);
     flash.reads_fail.store(true, Ordering::Relaxed);
-    store.clear_table(tables[1]).unwrap();
+    store.tables().clear(tables[1]).unwrap();
     wait_for("segments could not be read", || {
         store.stats().flash.read_errors > 10
     });
@@ -160,7 +160,7 @@ fn tables_are_cleared_again_and_again_while_others_are_written() {
             for n in 0..4_000 {
                 put(&mut session, tables[1], n, round);
             }
-            store.clear_table(tables[1]).unwrap();
+            store.tables().clear(tables[1]).unwrap();
             assert_eq!(get(&mut session, tables[1], round), None);
             check_budget(&store);
             if began.elapsed() > Duration::from_secs(30) {
@@ -193,7 +193,7 @@ fn a_large_table_is_counted_after_its_clear() {
     })
     .unwrap();
     let mut session = store.session().unwrap();
-    let other = store.create_table("other").unwrap();
+    let other = store.tables().create("other").unwrap();
     put(&mut session, TABLE, 0, 0);
     let alone = store.stats().live_bytes;
     let mut was_later = false;
@@ -201,12 +201,12 @@ fn a_large_table_is_counted_after_its_clear() {
         for n in 0..30_000 {
             put(&mut session, other, n, round);
         }
-        store.clear_table(other).unwrap();
+        store.tables().clear(other).unwrap();
         // unless this thread was interrupted for longer than the count takes
         was_later |= store.stats().live_bytes > alone;
         assert_eq!(get(&mut session, other, 7), None);
         put(&mut session, other, 7, round);
-        store.clear_table(other).unwrap();
+        store.tables().clear(other).unwrap();
     }
     assert!(was_later, "the clear counted everything itself");
     wait_for("data: what was cleared is dead, and nothing else", || {

@@ -43,7 +43,7 @@ fn one_flipped_bit_of_a_segment_on_flash_is_put_back() {
         let found = read(&mut session, &key(n)).unwrap();
         assert_eq!(found, Some(value(n, 0, VALUE_BYTES)), "{n}");
     }
-    let mut export = store.export(TABLE, KeyRange::ALL);
+    let mut export = store.ranges().export(TABLE, KeyRange::ALL);
     let (mut out, mut bytes) = (Vec::new(), 0);
     while export.step(1 << 20, &mut out).unwrap() {
         bytes += out.len();
@@ -65,7 +65,7 @@ fn a_flipped_bit_of_a_slot_is_put_back_beside_segments_on_flash() {
     for bit in 0..64 {
         let n = 9_000 + bit as u64;
         fill(&mut session, n..n + 1);
-        assert!(store.flip_slot_bits(TABLE, &key(n), &[bit]));
+        assert!(store.flips().slot(TABLE, &key(n), &[bit]));
         let found = read(&mut session, &key(n));
         assert_eq!(found, Ok(Some(value(n, 0, VALUE_BYTES))), "bit {bit}");
     }
@@ -79,7 +79,7 @@ fn read_after(bits: &[usize], bug: Option<Bug>) -> (Result<Option<Vec<u8>>, Erro
     let flash = Flash::new(32 * MIB);
     let (store, mut session) = store(&flash);
     fill(&mut session, 0..200);
-    assert!(store.flip_bits(TABLE, &key(7), bits));
+    assert!(store.flips().entry(TABLE, &key(7), bits));
     let mut rest = || fill(&mut session, 200..9_000);
     match bug {
         Some(bug) => with_bug(bug, rest),
@@ -89,7 +89,7 @@ fn read_after(bits: &[usize], bug: Option<Bug>) -> (Result<Option<Vec<u8>>, Erro
         let found = read(&mut session, &key(n)).unwrap();
         assert_eq!(found, Some(value(n, 0, VALUE_BYTES)), "{n}");
     }
-    let is_in_memory = store.flip_bits(TABLE, &key(7), &[]);
+    let is_in_memory = store.flips().entry(TABLE, &key(7), &[]);
     (read(&mut session, &key(7)), !is_in_memory)
 }
 

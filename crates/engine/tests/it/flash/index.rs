@@ -32,7 +32,7 @@ fn fill(session: &mut Session, table: TableId, from: u64, step: u64) -> u64 {
 fn writers_wait_for_index_memory_once_and_not_in_turn() {
     let flash = Flash::new(64 * MIB);
     let store = Store::new(options(8 * MIB, &flash)).unwrap();
-    let other = store.create_table("other").unwrap();
+    let other = store.tables().create("other").unwrap();
     let mut session = store.session().unwrap();
     let mut next = fill(&mut session, other, 0, 1);
     for n in 0..next / 2 {
@@ -44,7 +44,7 @@ fn writers_wait_for_index_memory_once_and_not_in_turn() {
     next = fill(&mut session, TABLE, next, 1);
     assert!(store.stats().flash.segments > 0);
     flash.stands_still.store(true, Ordering::Relaxed);
-    store.clear_table(other).unwrap();
+    store.tables().clear(other).unwrap();
     next = fill(&mut session, TABLE, next, 1);
     let began = Instant::now();
     for _ in 0..REFUSALS {

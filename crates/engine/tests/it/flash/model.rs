@@ -138,7 +138,7 @@ impl World {
             Op::Transaction(a, b) => self.swap(*a, *b),
             Op::Scan => self.scan(),
             Op::Clear => {
-                self.store.clear_table(TABLE).unwrap();
+                self.store.tables().clear(TABLE).unwrap();
                 self.model.clear();
             }
             Op::Clean(steps) => {

@@ -87,7 +87,7 @@ fn what_is_told_in_one_life_is_copied_in_the_next() {
     let flash = Flash::new(32 * MIB);
     let (store, mut session) = filled(&flash, VALUE_BYTES, OBJECTS);
     warm_up(&store, &mut session, VALUE_BYTES);
-    let mut heat = store.heat().unwrap().expect("there is a tier");
+    let mut heat = store.flash().expect("there is a tier").heat().unwrap();
     assert!(heat.counts().iter().sum::<u64>() >= HOT / 2);
     let told = all_told(&mut heat);
     let hot: BTreeSet<u64> = keys((0..OBJECTS).step_by(HOT_EVERY as usize))
@@ -102,7 +102,7 @@ fn what_is_told_in_one_life_is_copied_in_the_next() {
     drop((heat, session, store));
     let flash = Flash::new(32 * MIB);
     let (store, mut session) = filled(&flash, VALUE_BYTES, OBJECTS);
-    let mut refill = store.refill().unwrap().expect("there is a tier");
+    let mut refill = store.flash().expect("there is a tier").refill().unwrap();
     let done = refill.copy(Heat::MAX, &told, &|| false);
     assert!(
         done.copied as usize >= told.len() / 2 && !done.is_over,
@@ -131,7 +131,7 @@ fn hints_that_mean_nothing_copy_nothing() {
         table: TableId(u32::MAX),
         ..*key
     }));
-    let mut refill = store.refill().unwrap().expect("there is a tier");
+    let mut refill = store.flash().expect("there is a tier").refill().unwrap();
     let done = refill.copy(1, &junk, &|| false);
     assert_eq!((done.copied, done.is_over), (0, false));
     let some = keys(0..100);
@@ -154,7 +154,7 @@ fn refilled_with_everything(
         read_hot(&store, &mut session, value_bytes, OBJECTS);
     }
     let everything = keys(0..OBJECTS);
-    let mut refill = store.refill().unwrap().expect("there is a tier");
+    let mut refill = store.flash().expect("there is a tier").refill().unwrap();
     let done = refill.copy(0, &everything, &|| false);
     assert!(done.is_over, "{done:?}: more than memory has");
     check_budget(&store);
@@ -197,7 +197,7 @@ fn long_entries_are_copied_too() {
     let flash = Flash::new(32 * MIB);
     let (store, mut session) = filled(&flash, LONG, objects);
     let some = keys((0..objects).step_by(HOT_EVERY as usize));
-    let mut refill = store.refill().unwrap().expect("there is a tier");
+    let mut refill = store.flash().expect("there is a tier").refill().unwrap();
     let done = refill.copy(Heat::MAX, &some, &|| false);
     assert!(done.copied > 0, "{done:?}");
     let fetches = read_hot(&store, &mut session, LONG, objects);
@@ -209,7 +209,7 @@ fn nothing_is_copied_of_a_device_that_fails() {
     let flash = Flash::new(32 * MIB);
     let (store, mut session) = filled(&flash, VALUE_BYTES, OBJECTS);
     let some = keys((0..OBJECTS).step_by(HOT_EVERY as usize));
-    let mut refill = store.refill().unwrap().expect("there is a tier");
+    let mut refill = store.flash().expect("there is a tier").refill().unwrap();
     flash.damages.store(true, Ordering::Relaxed);
     assert_eq!(refill.copy(Heat::MAX, &some, &|| false).copied, 0);
     flash.damages.store(false, Ordering::Relaxed);

@@ -542,14 +542,14 @@ fn a_full_device_is_out_of_memory_and_deletes_make_room() {
 fn tables_are_cleared_and_dropped_with_what_they_have_on_flash() {
     let flash = Flash::new(48 * MIB);
     let (store, mut session) = filled(&flash, 10_000);
-    let other = store.create_table("other").unwrap();
+    let other = store.tables().create("other").unwrap();
     for n in 0..10_000 {
         let mut guard = session.pin();
         let hash = guard.hash(&key(n));
         let value = value(n, 7, VALUE_BYTES);
         guard.write(other, hash, &key(n), &value, None).unwrap();
     }
-    store.drop_table(other).unwrap();
+    store.tables().drop(other).unwrap();
     let expected = 10_000 * (VALUE_BYTES as u64 + 32);
     wait_for("what was dropped is counted as dead", || {
         store.stats().live_bytes.abs_diff(expected) < expected / 50
@@ -560,7 +560,7 @@ fn tables_are_cleared_and_dropped_with_what_they_have_on_flash() {
             value(n, 0, VALUE_BYTES)
         );
     }
-    store.clear_table(TABLE).unwrap();
+    store.tables().clear(TABLE).unwrap();
     assert_eq!(store.stats().live_bytes, 0);
     for n in (0..10_000).step_by(11) {
         assert_eq!(read(&mut session, &key(n)).unwrap(), None);
@@ -570,7 +570,7 @@ fn tables_are_cleared_and_dropped_with_what_they_have_on_flash() {
         for n in 0..20_000 {
             write(&mut session, &key(n), &value(n, round, VALUE_BYTES)).unwrap();
         }
-        store.clear_table(TABLE).unwrap();
+        store.tables().clear(TABLE).unwrap();
     }
 }
 

@@ -118,9 +118,10 @@ fn migrate(keys: u64, deeds: &'static [Deed]) {
     });
     let mut copied = Copied::new();
     let watch = store
-        .watch_range(TABLE, KeyRange::ALL, 1 << 14)
+        .ranges()
+        .watch(TABLE, KeyRange::ALL, 1 << 14)
         .expect("there is memory");
-    let mut export = store.export(TABLE, KeyRange::ALL);
+    let mut export = store.ranges().export(TABLE, KeyRange::ALL);
     let mut bytes = Vec::new();
     while export.step(1 << 16, &mut bytes).expect("a table") {}
     receive(&mut copied, &bytes);
@@ -133,6 +134,7 @@ fn migrate(keys: u64, deeds: &'static [Deed]) {
         assert!(!dirty.start_again);
         bytes.clear();
         store
+            .ranges()
             .export_keys(TABLE, &dirty.keys, &mut bytes)
             .expect("a table");
         receive(&mut copied, &bytes);
@@ -162,7 +164,7 @@ fn walk(deeds: u64) {
         (0..deeds).for_each(|n| write(session, Transact, &key(seed), (2 * n) as u8));
     });
     while running.load(Ordering::SeqCst) > 0 {
-        let mut export = store.export(TABLE, KeyRange::ALL);
+        let mut export = store.ranges().export(TABLE, KeyRange::ALL);
         let mut bytes = Vec::new();
         while export.step(1 << 16, &mut bytes).expect("a table") {}
         receive(&mut Copied::new(), &bytes);

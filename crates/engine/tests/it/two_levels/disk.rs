@@ -299,7 +299,8 @@ impl Setup {
     pub fn start(&self, mut device: Device, mistake: Mistake, threads: usize) -> Running {
         let store = self.open(&device);
         store
-            .restore_table(TableId::DEFAULT, "default", device.table_floor, None)
+            .tables()
+            .restore(TableId::DEFAULT, "default", device.table_floor, None)
             .unwrap();
         if mistake == Mistake::ReplaysAll {
             device.listed = device.frames.keys().copied().collect();

@@ -159,7 +159,7 @@ fn a_load_waits_for_flash() {
         let flash = Slow::new(stalls_at, Duration::from_millis(1500));
         let running = setup(&flash).start(device.clone(), Mistake::None, 2);
         assert!(flash.writes.load(Ordering::Relaxed) > stalls_at);
-        assert_eq!(running.store.objects(TableId::DEFAULT), 120_000);
+        assert_eq!(running.store.tables().objects(TableId::DEFAULT), 120_000);
     }
 }
 
@@ -173,7 +173,8 @@ fn a_load_that_flash_ends_says_so() {
         flash.fails.store(true, Ordering::Relaxed);
         let store = setup(&flash).open(&device);
         store
-            .restore_table(TableId::DEFAULT, "default", device.table_floor, None)
+            .tables()
+            .restore(TableId::DEFAULT, "default", device.table_floor, None)
             .unwrap();
         let listed: Vec<SegmentId> = device.listed.iter().map(|id| SegmentId(*id)).collect();
         let loader = store.loader(&listed, &device.passes);

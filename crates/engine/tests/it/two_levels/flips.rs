@@ -116,7 +116,7 @@ fn what_follows_a_flip_of_a_slot_outlives_a_restart() {
             }
         }
         seal(&running);
-        let flip = |key: &[u8]| running.store.flip_slot_bits(TableId::DEFAULT, key, &[bit]);
+        let flip = |key: &[u8]| running.store.flips().slot(TableId::DEFAULT, key, &[bit]);
         assert!(flip(&[1]));
         put(&mut session, &[1], b"new").unwrap();
         assert!(flip(&[2]));
@@ -158,7 +158,7 @@ fn a_load_that_meets_a_damaged_slot_fails() {
             if failed.is_some() {
                 break;
             }
-            store.flip_slot_bits(TableId::DEFAULT, &[1], &[bit]);
+            store.flips().slot(TableId::DEFAULT, &[1], &[bit]);
         }
         let is_damage = |reason: &Error| *reason == Error::Damaged;
         assert!(
@@ -184,7 +184,7 @@ fn a_load_with_a_damaged_slot_does_not_end() {
             let length = bytes.len() as u32;
             loader.adopt(SegmentId(*id), length, &mut fill).unwrap();
         }
-        assert!(store.flip_slot_bits(TableId::DEFAULT, &[5], &[bit]));
+        assert!(store.flips().slot(TableId::DEFAULT, &[5], &[bit]));
         assert_eq!(loader.finish(), Err(Unfinished::Flipped), "bit {bit}");
     }
 }
@@ -201,7 +201,7 @@ fn a_cleaner_keeps_an_entry_whose_slot_is_damaged() {
             put(&mut session, &[2], &[9; 4000]).unwrap();
         }
         seal(&running);
-        assert!(running.store.flip_slot_bits(TableId::DEFAULT, &[1], &[bit]));
+        assert!(running.store.flips().slot(TableId::DEFAULT, &[1], &[bit]));
         for _ in 0..3 {
             clean_all(&running); // the first time it stops where it finds the slot
         }

@@ -147,7 +147,7 @@ impl History {
             let mut states = known.states.iter();
             states.all(|(state, _)| state.is_some_and(|(_, expires)| expires == u64::MAX))
         });
-        self.is_cache && running.store.objects(TABLE) < certain.count() as u64
+        self.is_cache && running.store.tables().objects(TABLE) < certain.count() as u64
     }
 
     /// After a restart every key is in one of the states since the last acknowledged one; that is
@@ -308,7 +308,7 @@ fn act(
             history.write(session, key, ttl.then_some(expires));
         }
         38..52 => history.remove(session, key),
-        52..60 => running.store.close_heads(),
+        52..60 => running.store.heads().close_all(),
         60..76 => {
             running
                 .store
@@ -355,7 +355,7 @@ fn check_counters(running: &Running) {
             break;
         }
     }
-    let counted = running.store.objects(TABLE);
+    let counted = running.store.tables().objects(TABLE);
     // Expired objects are counted until a thread meets them.
     assert!(counted >= objects, "{counted} counted, {objects} there");
     let stats = running.store.stats();

@@ -102,14 +102,14 @@ fn what_has_expired_needs_no_memory_at_a_restart() {
         setup.now_ms.fetch_add(1000, Ordering::Relaxed);
         for threads in [1, 3] {
             let running = setup.start(device.clone(), Mistake::None, threads);
-            assert_eq!(running.store.objects(TABLE), 500);
+            assert_eq!(running.store.tables().objects(TABLE), 500);
             assert_whole(&running);
             // They also stay away when their segments are cleaned, here and at another start.
             seal(&running);
             clean_all(&running);
             assert_whole(&running);
             let running = setup.start(running.crash(), Mistake::None, threads);
-            assert_eq!(running.store.objects(TABLE), 500);
+            assert_eq!(running.store.tables().objects(TABLE), 500);
             assert_whole(&running);
         }
     }
@@ -161,7 +161,7 @@ fn what_came_and_went_needs_no_memory_at_a_restart() {
                 ..setup.clone()
             };
             let running = setup.start(device.clone(), Mistake::None, threads);
-            assert_eq!(running.store.objects(TABLE), 1);
+            assert_eq!(running.store.tables().objects(TABLE), 1);
             let mut session = running.store.session().unwrap();
             assert_eq!(get(&mut session, b"stays").as_deref(), Some(&b"x"[..]));
         }
@@ -193,7 +193,8 @@ fn shown_after(steps: &[Option<&[u8]>]) -> BTreeSet<Option<Vec<u8>>> {
     let shown = whole.map(|order| {
         let store = setup.open(&device);
         store
-            .restore_table(TABLE, "default", device.table_floor, None)
+            .tables()
+            .restore(TABLE, "default", device.table_floor, None)
             .unwrap();
         let loader = store.loader(&listed, &device.passes);
         for n in order {
@@ -210,7 +211,7 @@ fn shown_after(steps: &[Option<&[u8]>]) -> BTreeSet<Option<Vec<u8>>> {
         loader.finish().unwrap();
         let mut session = store.session().unwrap();
         let shown = get(&mut session, b"key");
-        assert_eq!(store.objects(TABLE), u64::from(shown.is_some()));
+        assert_eq!(store.tables().objects(TABLE), u64::from(shown.is_some()));
         shown
     });
     shown.collect()
@@ -281,7 +282,7 @@ fn a_long_log_is_loaded_into_less_memory() {
         ..large_setup()
     };
     let running = setup.start(device, Mistake::None, 2);
-    assert_eq!(running.store.objects(TABLE), 3_000);
+    assert_eq!(running.store.tables().objects(TABLE), 3_000);
 }
 
 fn listed_of(device: &Device) -> usize {
@@ -356,7 +357,7 @@ fn what_had_expired_stays_away_when_the_clock_steps_back() {
         let mut session = running.store.session().unwrap();
         let mut revived = running.store.revived();
         while revived.step(&mut session).unwrap() {}
-        assert_eq!(running.store.objects(TABLE), 500);
+        assert_eq!(running.store.tables().objects(TABLE), 500);
         // An object that is written under the present clock lives by that clock.
         put_until(&mut session, &replaced(7), b"newer", 600);
         assert!(get(&mut session, &replaced(7)).is_some());
@@ -369,7 +370,7 @@ fn what_had_expired_stays_away_when_the_clock_steps_back() {
         ..back
     };
     let running = next.start(running.crash(), Mistake::None, 3);
-    assert_eq!(running.store.objects(TABLE), 500, "for good");
+    assert_eq!(running.store.tables().objects(TABLE), 500, "for good");
     assert_whole(&running);
 }
 
@@ -406,7 +407,7 @@ fn a_restart_keeps_a_key_in_the_millisecond_of_its_expiry() {
             while revived.step(&mut session).unwrap() {}
             let found = get(&mut session, b"key").is_some();
             assert_eq!(found, is_there, "at {now_ms}, {expired_until_ms}");
-            assert_eq!(running.store.objects(TABLE), u64::from(is_there));
+            assert_eq!(running.store.tables().objects(TABLE), u64::from(is_there));
         });
     }
 }

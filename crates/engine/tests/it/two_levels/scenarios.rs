@@ -36,7 +36,7 @@ pub fn fresh(setup: &Setup) -> Running {
 
 /// Closes the heads' segments and makes everything durable.
 pub fn seal(running: &Running) {
-    running.store.close_heads();
+    running.store.heads().close_all();
     running.writer(|writer, log| writer.settle(log));
 }
 
@@ -136,7 +136,7 @@ pub fn deleted_after_a_pass_that_was_cut_off(mistake: Mistake) -> Option<Vec<u8>
     let swaps = running.writer(|writer, _| writer.device.swaps);
     assert!(remove(&mut session, b"deleted").unwrap());
     put(&mut session, b"beside", &large).unwrap();
-    running.store.close_heads();
+    running.store.heads().close_all();
     running.writer(|writer, log| {
         for _ in 0..2 {
             writer.stage(log);
@@ -187,7 +187,7 @@ fn scenario_09_what_an_undurable_write_killed_is_still_on_disk() {
         for _ in 0..20 {
             running.store.clean_step(1 << 30);
         }
-        running.store.close_heads();
+        running.store.heads().close_all();
         running.writer(|writer, log| {
             while writer.frame(log) {}
             assert!(!writer.swap(log), "v2 is not durable, so no Swap");
@@ -278,7 +278,7 @@ fn scenario_13_a_full_store_takes_deletes_and_then_writes() {
             in_time(started);
             assert!(remove(&mut session, &key.to_le_bytes()).unwrap(), "{key}");
         }
-        assert_eq!(running.store.objects(TABLE), 0);
+        assert_eq!(running.store.tables().objects(TABLE), 0);
         for key in 0..keys / 2 {
             in_time(started);
             put(&mut session, &key.to_le_bytes(), &[8; 100]).unwrap();
@@ -340,7 +340,7 @@ fn scenario_14_one_key_overwritten_for_ever_keeps_the_log_small() {
     let mut session = running.store.session().unwrap();
     let found = get(&mut session, b"key").unwrap();
     assert_eq!(found, (times - 1).to_le_bytes());
-    assert_eq!(running.store.objects(TABLE), 1);
+    assert_eq!(running.store.tables().objects(TABLE), 1);
 }
 
 #[test]
@@ -378,7 +378,7 @@ fn scenario_15_random_sizes_up_to_the_largest_do_not_wedge_the_cleaner() {
     running.writer(|writer, log| writer.settle(log));
     let running = setup.start(running.crash(), Mistake::None, 2);
     let mut session = running.store.session().unwrap();
-    assert_eq!(running.store.objects(TABLE), expected.len() as u64);
+    assert_eq!(running.store.tables().objects(TABLE), expected.len() as u64);
     for (key, (byte, bytes)) in expected {
         let value = get(&mut session, &key.to_le_bytes()).unwrap();
         assert!(
@@ -532,7 +532,7 @@ fn scenario_19_duplicates_and_any_order_give_the_same_store() {
         let again: Vec<_> = (0..100u8).map(|key| get(&mut session, &[key])).collect();
         assert_eq!(shown, again);
         let alive = shown.iter().flatten().count();
-        assert_eq!(running.store.objects(TABLE), alive as u64);
+        assert_eq!(running.store.tables().objects(TABLE), alive as u64);
         // 16 bytes of header, one of key, two of value, padded; perhaps 8 for a victim.
         let bytes = running.store.stats().live_bytes as usize;
         assert!((alive * 24..=alive * 32).contains(&bytes), "{bytes}");
@@ -595,7 +595,7 @@ fn a_full_store_opens_again() {
     let mut keys = 0u32;
     for (life, bytes) in [150usize, 600, 3000].into_iter().enumerate() {
         let running = setup.start(device, Mistake::None, 2);
-        assert_eq!(running.store.objects(TABLE), u64::from(keys));
+        assert_eq!(running.store.tables().objects(TABLE), u64::from(keys));
         with_writer(&running, || {
             let mut session = running.store.session().unwrap();
             fill_and_change(&mut session, &mut keys, life as u8, bytes, 100_000);
@@ -627,7 +627,10 @@ fn fits(setup: &Setup, device: &Arc<Device>, memory_bytes: u64) -> bool {
     // In a thread of its own, so that an endless load is a failure and not an endless wait.
     std::thread::spawn(move || {
         let store = smaller.open(&device);
-        let restored = store.restore_table(TableId::DEFAULT, "default", device.table_floor, None);
+        let restored =
+            store
+                .tables()
+                .restore(TableId::DEFAULT, "default", device.table_floor, None);
         restored.unwrap();
         done.send(smaller.load(&store, &device, 3)).unwrap();
     });
@@ -731,7 +734,7 @@ fn by_hand_speed_of_loading() {
         let started = Instant::now();
         let running = setup.start(device, Mistake::None, threads);
         let seconds = started.elapsed().as_secs_f64();
-        assert_eq!(running.store.objects(TABLE), ENTRIES);
+        assert_eq!(running.store.tables().objects(TABLE), ENTRIES);
         println!(
             "{threads} threads: {:.2} M entries/s, {:.0} MB/s",
             ENTRIES as f64 / seconds / 1e6,

@@ -86,7 +86,7 @@ fn one_flipped_bit_of_any_entry_is_put_back_by_a_cleaner() {
         for n in (0..70).step_by(3) {
             for byte in [0, 2, 9, 12, 13, 14, 15, 17, 22, 30, 60] {
                 let running = fill(&setup);
-                if !running.store.flip_bits_of_nth(n, &[8 * byte + n % 8]) {
+                if !running.store.flips().nth_entry(n, &[8 * byte + n % 8]) {
                     continue;
                 }
                 clean(&running);
@@ -110,7 +110,7 @@ fn a_segment_with_more_damage_is_kept() {
     let mut found = 0;
     for n in (0..70).step_by(7) {
         let running = filled(&setup);
-        if !running.store.flip_bits_of_nth(n, &[8 * 3, 8 * 4 + 1]) {
+        if !running.store.flips().nth_entry(n, &[8 * 3, 8 * 4 + 1]) {
             continue;
         }
         clean_all(&running);
@@ -129,7 +129,7 @@ fn half_cleaned(setup: &Setup, by_pass: bool) -> Running {
     if by_pass {
         let first = running.writer(|writer, _| writer.device.listed.first().copied());
         let first = SegmentId(first.expect("a segment"));
-        running.store.relocate(first);
+        running.store.segments().relocate(first);
     }
     let has_begun = (0..1_000).any(|_| {
         running.store.clean_step(1);
@@ -149,7 +149,7 @@ fn a_victim_that_is_damaged_while_it_is_cleaned_stops_no_other() {
         let expected = shown(&running);
         let bits = [8 * 40, 8 * 41 + 3];
         let last = key(KEYS - 1);
-        assert!(running.store.flip_bits(TableId::DEFAULT, &last, &bits));
+        assert!(running.store.flips().entry(TableId::DEFAULT, &last, &bits));
         seal(&running);
         clean_all(&running);
         assert_eq!(running.store.stats().passes_given_up, 1, "pass: {by_pass}");
@@ -181,7 +181,7 @@ fn a_slot_that_stays_damaged_stops_no_other_victim() {
         let running = half_cleaned(&setup, by_pass);
         let expected = shown(&running);
         let (last, bits) = (key(KEYS - 1), [3, 50, 60]);
-        assert!(running.store.flip_slot_bits(TableId::DEFAULT, &last, &bits));
+        assert!(running.store.flips().slot(TableId::DEFAULT, &last, &bits));
         seal(&running);
         clean_all(&running);
         assert_eq!(running.store.stats().passes_given_up, 1, "pass: {by_pass}");
@@ -215,11 +215,7 @@ fn a_cache_evicts_an_entry_whose_slot_stays_damaged() {
     let (first, bits) = (key(0), [3, 50, 60]);
     let mut session = running.store.session().unwrap();
     put(&mut session, &first, &[1; 4000]).unwrap();
-    assert!(
-        running
-            .store
-            .flip_slot_bits(TableId::DEFAULT, &first, &bits)
-    );
+    assert!(running.store.flips().slot(TableId::DEFAULT, &first, &bits));
     with_writer(&running, || {
         let started = Instant::now();
         let mut n = 0u32;
@@ -241,10 +237,13 @@ fn shown_after_a_stop(setup: &Setup, bug: Option<Bug>) -> Vec<Option<Vec<u8>>> {
     let running = half_cleaned(setup, false);
     let bits = [8 * 40, 8 * 41 + 3];
     let last = key(KEYS - 1);
-    assert!(running.store.flip_bits(TableId::DEFAULT, &last, &bits));
+    assert!(running.store.flips().entry(TableId::DEFAULT, &last, &bits));
     seal(&running);
     let first = running.writer(|writer, _| writer.device.listed.first().copied());
-    running.store.relocate(SegmentId(first.expect("a segment")));
+    running
+        .store
+        .segments()
+        .relocate(SegmentId(first.expect("a segment")));
     match bug {
         Some(bug) => with_bug(bug, || clean_all(&running)),
         None => clean_all(&running),
@@ -272,7 +271,8 @@ fn planted_copies_that_are_not_verified_are_found() {
         assert!(
             running
                 .store
-                .flip_bits(TableId::DEFAULT, &key(7), &[8 * 40])
+                .flips()
+                .entry(TableId::DEFAULT, &key(7), &[8 * 40])
         );
         match bug {
             Some(bug) => with_bug(bug, || clean(&running)),
@@ -292,10 +292,13 @@ fn left_of_purge(setup: &Setup, n: u8, bit: usize) -> BTreeSet<usize> {
     let start_of_key = 8 * 16;
     if bit > 0 {
         let bits = [start_of_key + bit];
-        running.store.flip_bits(TableId::DEFAULT, &key(n), &bits);
+        running
+            .store
+            .flips()
+            .entry(TableId::DEFAULT, &key(n), &bits);
     }
     let (low, _) = KeyRange::ALL.split(RouteHash(u64::MAX / 2)).unwrap();
-    running.store.purge(TableId::DEFAULT, low).unwrap();
+    running.store.ranges().purge(TableId::DEFAULT, low).unwrap();
     let left = shown(&running);
     let left = left.iter().enumerate().filter(|(_, value)| value.is_some());
     left.map(|(n, _)| n).collect()
@@ -315,9 +318,17 @@ fn planted_purges_that_do_not_verify_are_found() {
             let bits = [8 * 16 + bit];
             running
                 .store
-                .flip_bits(TableId::DEFAULT, &key(purged), &bits);
+                .flips()
+                .entry(TableId::DEFAULT, &key(purged), &bits);
             let (low, _) = KeyRange::ALL.split(RouteHash(u64::MAX / 2)).unwrap();
-            let purge = || running.store.purge(TableId::DEFAULT, low).unwrap().objects;
+            let purge = || {
+                running
+                    .store
+                    .ranges()
+                    .purge(TableId::DEFAULT, low)
+                    .unwrap()
+                    .objects
+            };
             match bug {
                 Some(bug) => with_bug(bug, purge),
                 None => purge(),

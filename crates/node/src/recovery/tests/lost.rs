@@ -100,7 +100,7 @@ fn outcome_without(
                 other => panic!("{other:?}"),
             }
         }
-        let objects = rig._store.engine().objects(TABLE);
+        let objects = rig._store.engine().tables().objects(TABLE);
         let is_committed = effects.jobs.iter().any(|job| job.name() == "commit");
         if is_committed {
             let done = PartitionOutcome::Replayed {

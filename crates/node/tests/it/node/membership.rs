@@ -68,7 +68,7 @@ fn three_members_join_own_each_tablet_once_and_notice_who_is_gone() {
         assert_eq!(distinct.len(), 3, "each has a third");
         for server in &net.servers {
             let engine = server.store.as_ref().expect("it is a master").engine();
-            assert_eq!(engine.table_id("t"), Some(TABLE));
+            assert_eq!(engine.tables().find("t"), Some(TABLE));
             assert_eq!(server.ended, None);
         }
         // One goes silent. No server serves its tablets: there are too few backups to recover it.
@@ -150,7 +150,9 @@ fn what_is_not_listed_any_more_is_gone_before_anything_else_is_served() {
     }
     let objects = |net: &Net, table| {
         let engines = net.servers.iter().map(|s| s.store.as_ref().unwrap());
-        engines.map(|s| s.engine().objects(table)).sum::<u64>()
+        engines
+            .map(|s| s.engine().tables().objects(table))
+            .sum::<u64>()
     };
     assert_eq!(objects(&net, TABLE), 100);
     net.admin(Admin::DropTable {
@@ -169,7 +171,7 @@ fn what_is_not_listed_any_more_is_gone_before_anything_else_is_served() {
     assert!(run(&mut net, 20_000_000, |net| is_served_once(net, next)));
     for server in &net.servers {
         let engine = server.store.as_ref().unwrap().engine();
-        assert_eq!(engine.table_id("t"), Some(next));
+        assert_eq!(engine.tables().find("t"), Some(next));
     }
     assert_eq!(objects(&net, next), 0);
     assert!(served_by(&net, TABLE, RouteHash(1)).is_empty());

@@ -129,7 +129,7 @@ fn a_member_whose_memory_cannot_be_stored_any_more_ends_its_life() {
     drop(session);
     let writer = store.log().unwrap();
     writer.try_commit_here(Level::Synced);
-    assert!(engine.flip_bits(TABLE, b"key", &[8 * 200, 8 * 210]));
+    assert!(engine.flips().entry(TABLE, b"key", &[8 * 200, 8 * 210]));
     for ticket in 0..10_000 {
         writer.answered(Ticket(ticket), Err(Rejection::Damaged));
     }

@@ -199,7 +199,7 @@ impl World {
         .unwrap();
         let clients = Clients::new(Arc::new(|| {}));
         store.set_completions(clients.clone());
-        store.restore_table(TABLE, "t", 1, None).unwrap();
+        store.tables().restore(TABLE, "t", 1, None).unwrap();
         if !entries.is_empty() {
             let side = store.side_log(SidePlan::default());
             side.replay(entries).unwrap();

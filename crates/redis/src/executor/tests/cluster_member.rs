@@ -42,7 +42,7 @@ impl Member {
     /// Makes a server a member.
     pub(super) fn of(session: Session) -> Member {
         let shared = &session.server.shared;
-        let table = shared.store().create_table("db0").expect("a table");
+        let table = shared.store().tables().create("db0").expect("a table");
         let until = Arc::new(ReadUntil::default());
         until.set(u64::MAX);
         let clients = Clients::new(Arc::new(|| {}));

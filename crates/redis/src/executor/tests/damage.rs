@@ -12,8 +12,12 @@ fn a_flipped_bit_is_not_seen_and_more_damage_is_an_error_of_its_key_alone() {
     s.expect("SET two value", "+OK\r\n");
     s.expect("SET sound value", "+OK\r\n");
     let store = s.server.shared.data().expect("a store").clone();
-    assert!(store.flip_bits(TableId::DEFAULT, b"one", &[8 * 20]));
-    assert!(store.flip_bits(TableId::DEFAULT, b"two", &[8 * 20, 8 * 14 + 1]));
+    assert!(store.flips().entry(TableId::DEFAULT, b"one", &[8 * 20]));
+    assert!(
+        store
+            .flips()
+            .entry(TableId::DEFAULT, b"two", &[8 * 20, 8 * 14 + 1])
+    );
     s.expect("GET one", "$5\r\nvalue\r\n");
     s.expect("APPEND one !", ":6\r\n");
     s.expect("GET one", "$6\r\nvalue!\r\n");
@@ -46,7 +50,7 @@ fn reads_verify_as_it_is_set() {
     let mut s = Server::session(1);
     s.expect("SET key value", "+OK\r\n");
     let store = s.server.shared.data().expect("a store").clone();
-    assert!(store.flip_bits(TableId::DEFAULT, b"key", &[8 * 20]));
+    assert!(store.flips().entry(TableId::DEFAULT, b"key", &[8 * 20]));
     s.expect("GET key", "$5\r\nvalue\r\n");
     s.expect("CONFIG SET verify-reads no", "+OK\r\n");
     assert_ne!(s.ask("GET key"), "$5\r\nvalue\r\n");
@@ -84,9 +88,17 @@ fn damaged() -> Session {
     s.expect("RPUSH queue job", ":1\r\n");
     s.expect("HSET unacked tag job", ":1\r\n");
     let store = s.server.shared.data().expect("a store").clone();
-    assert!(store.flip_bits(TableId::DEFAULT, b"one", &[8 * 20]));
-    assert!(store.flip_bits(TableId::DEFAULT, b"two", &[8 * 20, 8 * 14 + 1]));
-    assert!(store.flip_bits(TableId::DEFAULT, b"queue", &[8 * 20, 8 * 14 + 1]));
+    assert!(store.flips().entry(TableId::DEFAULT, b"one", &[8 * 20]));
+    assert!(
+        store
+            .flips()
+            .entry(TableId::DEFAULT, b"two", &[8 * 20, 8 * 14 + 1])
+    );
+    assert!(
+        store
+            .flips()
+            .entry(TableId::DEFAULT, b"queue", &[8 * 20, 8 * 14 + 1])
+    );
     s
 }
 

@@ -499,7 +499,7 @@ fn estimate_ttls(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) {
         Access::NoStore => return,
     };
     for (db, table) in ctx.shared.commands.tables().into_iter().enumerate() {
-        let expires = |table: &TableId| ctx.shared.store().expiring_objects(*table) > 0;
+        let expires = |table: &TableId| ctx.shared.store().tables().expiring_objects(*table) > 0;
         if let Some(table) = table.filter(expires)
             && let Some(ttl_ms) = ttl::average_ms(guard, table, || ctx.local.random().next_u64())
         {
@@ -517,7 +517,7 @@ fn keyspace(ctx: &Context<'_>, fields: &mut Fields) {
             .find(|info| Some(info.id) == table)
             .map_or(0, |info| info.objects);
         if objects > 0 {
-            let expires = table.map_or(0, |id| ctx.shared.store().expiring_objects(id));
+            let expires = table.map_or(0, |id| ctx.shared.store().tables().expiring_objects(id));
             let ttl_ms = match expires {
                 0 => 0,
                 _ => ctx.shared.commands.ttl_ms[usize::from(db)].load(Ordering::Relaxed),

@@ -6,10 +6,10 @@
 //!   of their own.
 //!
 //! **Concurrency.** Each counter has one writer, its thread; any thread may read it. Locks here
-//! guard cold paths only (connect, disconnect, `CLIENT …`, `CONFIG SET`). They are held briefly, and
-//! a thread holds one at a time. Exceptions: `CONFIG REWRITE` holds the lock of the configuration
-//! file while it writes to disk, and takes the lock of the settings within it; a change of
-//! `requirepass` takes the locks of the users within that of the settings.
+//! guard cold paths only (connect, disconnect, `CLIENT …`, `CONFIG SET`). They are held briefly,
+//! and a thread holds one at a time. Exceptions: `CONFIG REWRITE` holds the lock of the
+//! configuration file while it writes to disk, and takes the lock of the settings within it; a
+//! change of `requirepass` takes the locks of the users within that of the settings.
 
 pub mod commands;
 pub(crate) mod encodings;
@@ -38,6 +38,7 @@ use crate::threads::works::Works;
 pub use commands::CommandState;
 use duramen_acl::{Catalog, Logins, User};
 use duramen_base::waiters::Waiters;
+use duramen_base::waits;
 use duramen_config::{ConfigFile, ServerConfig, ServerError};
 use duramen_engine::Store;
 pub use figures::Figures;
@@ -225,9 +226,13 @@ impl Shared {
 
     /// The state of each thread, as a table: for `DURAMEN.STUCK`, `/livez` and the log.
     pub fn table_of_waits(&self) -> String {
-        let mut table = self.watch.table(&self.threads, self.membership().is_some());
-        for wait in self.data().map(|store| store.waits()).unwrap_or_default() {
-            table.push_str(&format!("{wait}\n"));
+        let mut table = self
+            .watch
+            .table(self.threads.beats(), self.membership().is_some());
+        if self.data().is_some() {
+            for wait in waits::longer_than(waits::LONG) {
+                table.push_str(&format!("{wait}\n"));
+            }
         }
         table
     }
@@ -235,7 +240,7 @@ impl Shared {
     /// Whether a thread is stuck. Clients and threads that need it then wait.
     pub fn is_stuck(&self) -> bool {
         let is_member = self.membership().is_some();
-        self.watch.is_stuck(&self.threads, is_member)
+        self.watch.is_stuck(self.threads.beats(), is_member)
     }
 
     /// Whether the users of these settings can be used.

@@ -2,8 +2,8 @@
 //! and the invalidations when a key changes.
 //!
 //! **Mechanism.** A client that tracks is remembered under each key that it reads. The store tells
-//! of every key that is written, removed, evicted or found expired (`Store::when_written`,
-//! `Store::when_departed`); then the key's clients are forgotten, and their threads get an
+//! of every key that is written, removed, evicted or found expired (`Listeners::when_written`,
+//! `Listeners::when_departed`); then the key's clients are forgotten, and their threads get an
 //! invalidation to deliver (`reactor::tracking`). A client in broadcast mode is not remembered:
 //! it gets all changed keys that begin with one of its prefixes.
 //!

@@ -735,9 +735,9 @@ impl NodeThread {
         let Some(store) = self.parts.shared.data() else {
             return;
         };
-        let tables = store.tables().into_iter().map(|table| TableEntry {
+        let tables = store.tables().list().into_iter().map(|table| TableEntry {
             table: table.id,
-            level: store.table_level(table.id).unwrap_or_default(),
+            level: store.tables().level(table.id).unwrap_or_default(),
             name: table.name,
         });
         let tables = tables.collect::<Vec<_>>();

@@ -119,7 +119,7 @@ impl Cluster {
                 .store()
                 .create_table("t", None)
                 .expect("a new table"),
-            None => shared.store().create_table("t").expect("a new table"),
+            None => shared.store().tables().create("t").expect("a new table"),
         };
         let read_until = Arc::<ReadUntil>::default();
         read_until.set(u64::MAX);

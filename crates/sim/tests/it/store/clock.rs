@@ -55,8 +55,11 @@ impl Clocked {
         let store = Store::open_on(Arc::new(self.disk.clone()), options, false, &|_| {});
         let store = store.expect("it opens");
         // So keys that have expired leave the index when they are met.
-        store.engine().when_departed(|_, _, _| {});
-        store.engine().want_departures(Departure::Expired, true);
+        store.engine().listeners().when_departed(|_, _, _| {});
+        store
+            .engine()
+            .listeners()
+            .want_departures(Departure::Expired, true);
         store
     }
 
@@ -186,7 +189,7 @@ fn a_clock_is_set_back_while_segments_are_not_listed_yet() {
     commit();
     for round in 0..60 {
         // All segments, and numbers that no segment has.
-        (1..400).for_each(|id| store.engine().relocate(SegmentId(id)));
+        (1..400).for_each(|id| store.engine().segments().relocate(SegmentId(id)));
         let _ = store.engine().clean_step(1 << 18);
         step_back();
         write(12 + round % 8);

@@ -296,7 +296,7 @@ impl Life {
 
     fn flip(&mut self, store: &Arc<Store>, part: FlipPart) {
         let random = self.random.below(u64::MAX);
-        self.flips += u64::from(store.engine().flip_some(part, random));
+        self.flips += u64::from(store.engine().flips().some(part, random));
     }
 
     fn write(&mut self, session: &mut Session) {

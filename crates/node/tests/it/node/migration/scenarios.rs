@@ -360,7 +360,7 @@ fn a_table_is_dropped_while_it_moves() {
         assert!(is_over(&world.net));
         for server in &world.net.servers {
             assert_eq!(server.ended, None, "after {events} events");
-            let tables = server.store.as_ref().unwrap().engine().tables();
+            let tables = server.store.as_ref().unwrap().engine().tables().list();
             assert!(tables.iter().all(|table| table.id != TABLE));
         }
     }
