@@ -60,15 +60,15 @@ impl Store {
     #[doc(hidden)]
     pub fn close_unless(&self, gives_up: impl Fn() -> bool) -> Result<Option<u64>, Error> {
         reentrancy::check(&self.engine)?;
-        let _one_at_a_time = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.check_open()?;
-        self.shut(true);
+        let _one_at_a_time = self.gate.begin();
+        self.gate.check(&self.engine)?;
+        self.gate.shut(&self.engine, true);
         let Some(durable) = &self.durable else {
             return Ok(None);
         };
         let result = durable.end(gives_up);
         if matches!(result, Err(Error::DiskFull(_))) {
-            self.shut(false); // E4
+            self.gate.shut(&self.engine, false); // E4
         } else {
             // A cleaner may write to the flash device, which belongs to the next owner from now on.
             self.engine.end_cleaners();
@@ -76,36 +76,6 @@ impl Store {
         }
         durable.log.waiters.tell();
         result
-    }
-
-    /// Shuts the gate, or opens it again (E1).
-    fn shut(&self, is_shut: bool) {
-        self.engine.alone(|| {
-            // Release pairs with Acquire in `is_closed`.
-            self.closed.store(is_shut, Ordering::Release);
-            if let Some(log) = self.engine.log() {
-                log.closed(is_shut);
-            }
-        });
-    }
-
-    /// Whether the gate is shut. The state does not change while the caller has a guard (E1).
-    #[inline]
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
-    /// For operations without a guard: tables, snapshots. The commit of a call that comes too late
-    /// refuses it.
-    ///
-    /// # Errors
-    /// [`Error::Closed`], [`Error::Nested`].
-    pub(crate) fn check_open(&self) -> Result<(), Error> {
-        reentrancy::check(&self.engine)?;
-        if self.is_closed() {
-            return Err(Error::Closed);
-        }
-        Ok(())
     }
 }
 
@@ -125,7 +95,7 @@ impl Drop for Store {
         // would end the engine itself.
         let inner = &durable.log.durable;
         inner.common.engine.end_cleaners();
-        if !self.is_closed() {
+        if !self.gate.is_shut() {
             inner.let_go();
             inner.leave();
         }

@@ -2,6 +2,7 @@
 //! no part of the embedded API.
 
 pub use crate::accepted::{Losses, accept, losses};
+pub use crate::directory::Directory;
 pub use crate::durable::{Backups, Bytes, Call, Repair, RepairStep, ToBackups};
 pub use crate::hints::Hints;
 pub use crate::member::MemberOptions;

@@ -58,9 +58,11 @@ mod bell;
 mod closing;
 mod control;
 mod demand;
+mod directory;
 mod durable;
 mod error;
 mod expiry;
+mod gate;
 mod heat;
 mod hints;
 #[doc(hidden)]

@@ -67,7 +67,7 @@ impl Store {
     /// # Errors
     /// [`Error::TooManySessions`], [`Error::Closed`], [`Error::Nested`].
     pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
-        self.check_open()?;
+        self.gate.check(&self.engine)?;
         Session::new(self.clone())
     }
 }
@@ -156,7 +156,7 @@ impl Session {
     /// [`Error::DiskFull`], [`Error::DiskFailed`]: the level was not reached; [`Error::Closed`],
     /// [`Error::Nested`].
     pub fn wait_durable(&mut self, level: Level) -> Result<(), Error> {
-        self.store.check_open()?;
+        self.store.gate.check(&self.store.engine)?;
         self.store.settle(&self.behind, level)?;
         if level == Level::Synced {
             self.behind = Position::default();
@@ -669,7 +669,7 @@ impl Session {
             guard: self.engine.pin(),
             behind: &mut self.behind,
         };
-        if self.store.is_closed() {
+        if self.store.gate.is_shut() {
             return Err(Error::Closed);
         }
         let result = run(&mut pinned.guard);

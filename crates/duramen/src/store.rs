@@ -7,7 +7,8 @@
 //! - S2: threads hold the store weakly or not at all: when the last owner drops it, they are ended
 //!   and joined, and all appends are synced; only [`Store::close`] records a clean end (`closing`).
 
-use crate::durable::{Durable, Local, Repair};
+use crate::durable::{Durable, Local};
+use crate::gate::Gate;
 use crate::load::Loaded;
 use crate::restart;
 use crate::snapshot::Snapshots;
@@ -17,16 +18,13 @@ use crate::{
     DiskMode, DiskState, DurabilityStats, Error, MemoryStats, Options, Progress, SnapshotReport,
     reentrancy,
 };
-use duramen_backup::Copies;
 use duramen_backup::disk::{Disk, keyed};
 use duramen_backup::os::OsDisk;
 use duramen_base::ids::Level;
 use duramen_engine::Position;
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 /// Tables of objects, in memory and, with a directory, on disk. Shared by [`Arc`]; every thread
 /// that reads or writes takes a [`Session`](crate::Session) of its own.
@@ -53,10 +51,7 @@ use std::time::Duration;
 pub struct Store {
     pub(crate) engine: Arc<duramen_engine::Store>,
     pub(crate) durable: Option<DurableStore>,
-    /// The gate (closing::E1).
-    pub(crate) closed: AtomicBool,
-    /// Held by the closing thread.
-    pub(crate) closing: Mutex<()>,
+    pub(crate) gate: Gate,
 }
 
 impl fmt::Debug for Store {
@@ -66,7 +61,7 @@ impl fmt::Debug for Store {
                 "dir",
                 &self.options().and_then(|options| options.dir.as_ref()),
             )
-            .field("closed", &self.is_closed())
+            .field("closed", &self.gate.is_shut())
             .finish_non_exhaustive()
     }
 }
@@ -78,6 +73,23 @@ pub(crate) struct DurableStore {
     pub(crate) log: Arc<LogWriter>,
     loaded: Loaded,
     pub(crate) snapshots: Snapshots,
+}
+
+impl DurableStore {
+    /// Removes objects that had expired before the restart, even if the clock was put back since.
+    fn remove_revived(&self) -> Result<(), Error> {
+        let durable = &self.log.durable;
+        let engine = &durable.common.engine;
+        let appended = || durable.common.log().appended();
+        let mut revived = engine.revived();
+        let mut session = engine.brief_session()?;
+        while revived.step(&mut session)? {
+            self.log.wait(&appended(), Level::Buffered)?;
+        }
+        self.log.wait(&appended(), Level::Synced)?;
+        // No object that is live by the present clock is to be lost.
+        durable.local().map_or(Ok(()), Local::forget_former_clock)
+    }
 }
 
 impl Store {
@@ -141,8 +153,7 @@ impl Store {
         Ok(Arc::new(Store {
             engine: duramen_engine::Store::new(options.engine.clone())?,
             durable: None,
-            closed: AtomicBool::new(false),
-            closing: Mutex::default(),
+            gate: Gate::default(),
         }))
     }
 
@@ -164,26 +175,10 @@ impl Store {
         )?;
         let has_revived = loaded.has_revived;
         let store = Store::start(durable, loaded, options, threads)?;
-        if has_revived {
-            store.remove_revived()?;
+        if let Some(durable) = store.durable.as_ref().filter(|_| has_revived) {
+            durable.remove_revived()?;
         }
         Ok(store)
-    }
-
-    /// Removes objects that had expired before the restart, even if the clock was put back since.
-    fn remove_revived(&self) -> Result<(), Error> {
-        let Some(DurableStore { log, .. }) = &self.durable else {
-            return Ok(());
-        };
-        let appended = || log.durable.common.log().appended();
-        let mut revived = self.engine.revived();
-        let mut session = self.engine.brief_session()?;
-        while revived.step(&mut session)? {
-            log.wait(&appended(), Level::Buffered)?;
-        }
-        log.wait(&appended(), Level::Synced)?;
-        // No object that is live by the present clock is to be lost.
-        self.local().map_or(Ok(()), Local::forget_former_clock)
     }
 
     /// Joins the durable side with threads, if it has any.
@@ -220,8 +215,7 @@ impl Store {
                 snapshots: Snapshots::default(),
             }),
             engine,
-            closed: AtomicBool::new(false),
-            closing: Mutex::default(),
+            gate: Gate::default(),
         }))
     }
 
@@ -245,20 +239,6 @@ impl Store {
         }
     }
 
-    /// Verifies one frame; returns whether there was one. For a store that was opened without
-    /// threads.
-    ///
-    /// # Errors
-    /// As [`background_step`](Self::background_step).
-    #[doc(hidden)]
-    pub fn scrub_step(&self) -> Result<bool, Error> {
-        let Some(DurableStore { log, .. }) = &self.durable else {
-            return Ok(false);
-        };
-        let local = log.durable.local();
-        local.map_or(Ok(false), |local| local.scrub_step(&log.durable.common))
-    }
-
     /// Verifies all data on disk, one segment after the other in the background; damage is repaired
     /// from memory. Returns the number of segments; [`stats`](Self::stats) has the progress.
     /// `None`: the store has no directory, or is closed.
@@ -277,30 +257,12 @@ impl Store {
     /// ```
     pub fn scrub(&self) -> Option<u64> {
         let log = &self.durable.as_ref()?.log;
-        if self.is_closed() || self.engine.is_inherited() {
+        if self.gate.is_shut() || self.engine.is_inherited() {
             return None;
         }
         let total = log.durable.local().map_or(0, Local::begin_scrub); // a node verifies a member's
         log.background.ring();
         Some(total)
-    }
-
-    /// Sets the interval at which one frame is verified; 0 = none, except on request.
-    #[doc(hidden)]
-    pub fn set_scrub_interval(&self, interval: Duration) {
-        if let Some(local) = self.local() {
-            local.scrub.set_interval(interval);
-        }
-    }
-
-    /// Calls `hook` for each replica on disk that is damaged now, or is found damaged later, and
-    /// for each step of its repair. The hook must be short, is called from the background thread,
-    /// and must not call the store. Only the last hook counts.
-    #[doc(hidden)]
-    pub fn watch_repairs(&self, hook: impl Fn(&Repair) + Send + Sync + 'static) {
-        if let Some(local) = self.local() {
-            local.repairs.watch(Box::new(hook));
-        }
     }
 
     /// Calls `hook` when the disk has become full, has failed, or takes writes again. The hook must
@@ -323,16 +285,6 @@ impl Store {
     #[doc(hidden)]
     pub fn log(&self) -> Option<&LogWriter> {
         self.durable.as_ref().map(|durable| &*durable.log)
-    }
-
-    /// The id of the store, which its copies have too; `None` without a directory of its own.
-    #[doc(hidden)]
-    pub fn id(&self) -> Option<u64> {
-        Some(self.local()?.backup.identity().server)
-    }
-
-    fn local(&self) -> Option<&Local> {
-        self.durable.as_ref()?.log.durable.local()
     }
 
     /// S1.
@@ -417,7 +369,7 @@ impl Store {
         disk: Arc<dyn Disk>,
         progress: &(dyn Fn(&Progress) + Send + Sync),
     ) -> Result<SnapshotReport, Error> {
-        self.check_open()?;
+        self.gate.check(&self.engine)?;
         let _inside = reentrancy::enter(&self.engine); // `close` waits for it
         let Some(DurableStore { log, snapshots, .. }) = &self.durable else {
             return Err(Error::NoDirectory(Level::Buffered));
@@ -449,45 +401,6 @@ impl Store {
         stats.clean_start = durable.loaded.clean;
         durable.snapshots.fill(&mut stats);
         Some(stats)
-    }
-
-    /// A number that grows with each write or sync that the disk of the directory has ended.
-    #[doc(hidden)]
-    pub fn disk_answers(&self) -> u64 {
-        let durable = self.durable.as_ref();
-        let local = durable.and_then(|durable| durable.log.durable.local());
-        local.map_or(0, |local| {
-            let done = local.backup.stats();
-            done.commits + done.syncs + done.wal_written_bytes + done.frame_written_bytes
-        })
-    }
-
-    /// Memory of data in flight to the disk, beside the budget; zeros without a directory, and for
-    /// a member of a cluster.
-    #[doc(hidden)]
-    pub fn copies(&self) -> Copies {
-        self.local()
-            .map_or_else(Copies::default, |local| local.backup.figures().copies())
-    }
-
-    /// The damage of the file of hot keys, as a message; `None`: there is none.
-    #[doc(hidden)]
-    pub fn hint_damage(&self) -> Option<String> {
-        self.local()?.heat.as_ref()?.damage()
-    }
-
-    /// Bytes of log that the directory has room for, and those that the options require, if the
-    /// latter are more; `None`: there is room. A snapshot includes it, too.
-    #[doc(hidden)]
-    pub fn lacking_room(&self) -> Option<(u64, u64)> {
-        restart::lacking_room(self.local()?.backup.geometry(), self.options()?)
-    }
-
-    /// Bytes of log that the options ask for, and the fewest with which all heads can write, which
-    /// it gets instead, if they are more.
-    #[doc(hidden)]
-    pub fn raised_disk(&self) -> Option<(u64, u64)> {
-        restart::raised_disk(self.local()?.backup.geometry(), self.options()?)
     }
 
     /// The options with which the store was opened; `None` without a directory.
@@ -546,7 +459,7 @@ impl Store {
     /// [`Error::Engine`]: the budget is out of range, or does not hold the data; nothing is
     /// changed. [`Error::Closed`].
     pub fn set_memory(&self, bytes: u64) -> Result<(), Error> {
-        self.check_open()?;
+        self.gate.check(&self.engine)?;
         self.engine.set_memory(bytes).map_err(Error::from)
     }
 
@@ -566,7 +479,7 @@ impl Store {
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`], [`Error::Closed`], [`Error::Nested`].
     pub fn flush(&self) -> Result<(), Error> {
-        self.check_open()?;
+        self.gate.check(&self.engine)?;
         self.wait_for_changes()
     }
 }

@@ -31,7 +31,7 @@ impl Store {
     pub fn table(&self, name: &str) -> Result<Table, Error> {
         loop {
             if let Some(table) = self.find_table(name) {
-                self.check_open()?;
+                self.gate.check(&self.engine)?;
                 return Ok(table);
             }
             match self.create_table(name, None) {
@@ -126,7 +126,7 @@ impl Store {
         level: Option<Level>,
         tell: impl FnOnce(Table),
     ) -> Result<Table, Error> {
-        self.check_open()?;
+        self.gate.check(&self.engine)?;
         self.check_level(level)?;
         Ok(self.engine.tables().create_told(name, level, tell)?)
     }
@@ -159,7 +159,7 @@ impl Store {
     /// As [`drop_table`](Self::drop_table).
     #[doc(hidden)]
     pub fn begin_drop(&self, table: Table) -> Result<(), Error> {
-        self.check_open()?;
+        self.gate.check(&self.engine)?;
         Ok(self.engine.tables().drop(table)?)
     }
 
@@ -177,7 +177,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`]; otherwise as [`create_table`](Store::create_table).
     pub fn clear_tables(&self, tables: &[Table]) -> Result<(), Error> {
-        self.check_open()?;
+        self.gate.check(&self.engine)?;
         if let Some(gone) = tables
             .iter()
             .find(|table| !self.engine.tables().has(**table))
@@ -222,7 +222,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoDirectory`], [`Error::Closed`], [`Error::Nested`].
     pub fn set_default_level(&self, level: Level) -> Result<(), Error> {
-        self.check_open()?;
+        self.gate.check(&self.engine)?;
         self.check_level(Some(level))?;
         if let Some(log) = self.engine.log() {
             log.set_default_level(level);
@@ -271,7 +271,7 @@ impl Store {
     /// [`Error::DiskFull`],
     /// [`Error::DiskFailed`]: whether it survives is not known.
     pub fn set_level(&self, table: Table, level: Option<Level>) -> Result<(), Error> {
-        self.check_open()?;
+        self.gate.check(&self.engine)?;
         self.check_level(level)?;
         self.engine.tables().set_level(table, level)?;
         self.wait_for_changes()

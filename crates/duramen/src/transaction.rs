@@ -136,7 +136,7 @@ impl Session {
         // Before the guard: it calls the caller's code, which may call the store.
         let keys = sorted(keys)?;
         let mut guard = self.engine.pin();
-        if store.is_closed() {
+        if store.gate.is_shut() {
             return Err(Error::Closed);
         }
         let keys = hashed(&guard, keys);

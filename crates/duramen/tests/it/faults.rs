@@ -563,7 +563,10 @@ fn a_bad_block_of_the_write_ahead_log_is_mended_while_memory_has_it() {
     let store = open(disk, dir.path(), true);
     let events = Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = events.clone();
-    store.watch_repairs(move |event| seen.lock().unwrap().push(event.clone()));
+    store
+        .directory()
+        .expect("a directory")
+        .watch_repairs(move |event| seen.lock().unwrap().push(event.clone()));
     let mut session = store.session().unwrap();
     for n in 0..50 {
         session.set(T, key(n), [7; 1000]).unwrap();

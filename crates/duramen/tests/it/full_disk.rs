@@ -26,9 +26,13 @@ fn a_fresh_store_can_write_with_each_of_its_heads_however_small_the_disk() {
     for heads in [1, 2, 64] {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(options(dir.path(), 1024, 1).heads(heads)).unwrap();
-        let (asked, raised) = store.raised_disk().expect("1 MiB is too little");
+        let (asked, raised) = store
+            .directory()
+            .expect("a directory")
+            .raised_disk()
+            .expect("1 MiB is too little");
         assert!(asked == MIB && raised > MIB, "{asked} {raised}");
-        assert_eq!(store.lacking_room(), None);
+        assert_eq!(store.directory().expect("a directory").lacking_room(), None);
         let mut sessions: Vec<_> = (0..heads).map(|_| store.session().unwrap()).collect();
         for (n, session) in sessions.iter_mut().enumerate() {
             session.set_level(Some(Level::Memory)).unwrap();
@@ -43,7 +47,7 @@ fn a_fresh_store_can_write_with_each_of_its_heads_however_small_the_disk() {
     }
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(options(dir.path(), 64, 64).heads(2)).unwrap();
-    assert_eq!(store.raised_disk(), None);
+    assert_eq!(store.directory().expect("a directory").raised_disk(), None);
 }
 
 /// A cache whose disk was full before its memory refused each write for ever, and evicted nothing:

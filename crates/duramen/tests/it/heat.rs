@@ -220,7 +220,15 @@ fn whatever_the_hints_are_the_store_opens_and_no_value_is_another() {
     for (what, bytes, is_told) in kinds {
         std::fs::write(&path, bytes).unwrap();
         let store = open(dir.path());
-        assert_eq!(store.hint_damage().is_some(), is_told, "{what}");
+        assert_eq!(
+            store
+                .directory()
+                .expect("a directory")
+                .hint_damage()
+                .is_some(),
+            is_told,
+            "{what}"
+        );
         wait_for_refill(&store);
         let mut session = store.session().unwrap();
         read_hot(&store, &mut session, 0);
@@ -228,7 +236,13 @@ fn whatever_the_hints_are_the_store_opens_and_no_value_is_another() {
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
     let store = open(dir.path());
-    assert!(store.hint_damage().is_some());
+    assert!(
+        store
+            .directory()
+            .expect("a directory")
+            .hint_damage()
+            .is_some()
+    );
     let mut session = store.session().unwrap();
     warm_up(&store, &mut session);
     drop(session);

@@ -412,17 +412,21 @@ fn a_directory_that_has_become_too_small_says_so_and_a_snapshot_has_room() {
         .unwrap()
     };
     let store = sized(dir.path(), 32);
-    assert_eq!(store.lacking_room(), None);
+    assert_eq!(store.directory().expect("a directory").lacking_room(), None);
     let mut session = store.session().unwrap();
     session.set(T, b"key", b"value").unwrap();
     drop((session, store));
     let store = sized(dir.path(), 8192);
-    let (room, wanted) = store.lacking_room().expect("made for less");
+    let (room, wanted) = store
+        .directory()
+        .expect("a directory")
+        .lacking_room()
+        .expect("made for less");
     assert!(room < wanted && wanted >= 8192 << 20, "{room} {wanted}");
     store.snapshot(&copy).unwrap();
     drop(store);
     let store = sized(&copy, 8192);
-    assert_eq!(store.lacking_room(), None);
+    assert_eq!(store.directory().expect("a directory").lacking_room(), None);
     let mut session = store.session().unwrap();
     assert_eq!(value(&mut session, b"key").unwrap(), b"value");
 }

@@ -205,19 +205,20 @@ impl Durability {
         warn_if_not_mounted(&dir);
         let store = Store::open_with_progress(options, progress)?;
         warn_if_open_to_others(&dir);
-        if let Some(damage) = store.hint_damage() {
+        let directory = store.directory();
+        if let Some(damage) = directory.and_then(|it| it.hint_damage()) {
             tracing::warn!(
                 "what was read often before the start is not all known ({damage}): it is fetched from flash when it is asked for"
             );
         }
-        if let Some((asked, raised)) = store.raised_disk() {
+        if let Some((asked, raised)) = directory.and_then(|it| it.raised_disk()) {
             tracing::warn!(
                 "`disk-size` is {} MiB, and with so many threads the log needs {} MiB: it gets these",
                 asked >> 20,
                 raised >> 20
             );
         }
-        if let Some((room, wanted)) = store.lacking_room() {
+        if let Some((room, wanted)) = directory.and_then(|it| it.lacking_room()) {
             tracing::warn!(
                 "the directory was made for {} MiB of log, and the settings ask for {}: writes are refused when that is full; a snapshot \
                  taken now has the room, if it is served instead",
@@ -225,7 +226,9 @@ impl Durability {
                 wanted >> 20
             );
         }
-        store.watch_repairs(log_repair);
+        if let Some(directory) = directory {
+            directory.watch_repairs(log_repair);
+        }
         store.watch_disk(log_disk);
         Ok(Durability {
             store,
@@ -291,7 +294,7 @@ impl Durability {
 
     /// A number that grows with each write or sync that the disk has ended.
     pub fn disk_answers(&self) -> u64 {
-        self.store.disk_answers()
+        self.store.directory().map_or(0, |it| it.answers())
     }
 
     /// When the last successful snapshot ended, in seconds since the Unix epoch; 0 = there was
@@ -338,7 +341,7 @@ impl Durability {
                 job.dir().display()
             ));
         }
-        let own = self.store.id().unwrap_or(0);
+        let own = self.store.directory().map_or(0, |it| it.id());
         let place = SnapshotPaths::new(config, target, own)?;
         let job = Arc::new(Job::new(place.shown().to_owned()));
         snapshots.latest = Some(Arc::clone(&job));

@@ -160,9 +160,10 @@ fn use_settings(shared: &Shared, old: &ServerConfig, new: &ServerConfig) {
         shared.commands.levels.note(new.write_level());
         log.set_default_level(new.write_level());
     }
-    if let Some(durability) = shared.durability() {
+    let durability = shared.durability();
+    if let Some(directory) = durability.and_then(|it| it.store().directory()) {
         let interval = Duration::from_millis(new.scrub_interval_ms);
-        durability.store().set_scrub_interval(interval);
+        directory.set_scrub_interval(interval);
     }
     if let Some(store) = shared.data() {
         store.set_mode(new.mode);

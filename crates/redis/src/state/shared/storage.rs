@@ -82,7 +82,7 @@ impl Storage {
     pub fn copies(&self) -> Copies {
         let own = self
             .durability()
-            .map(|durability| durability.store().copies());
+            .and_then(|durability| Some(durability.store().directory()?.copies()));
         let kept = self.kept.get().and_then(Weak::upgrade);
         let kept = kept.map(|backup| backup.figures().copies());
         own.into_iter().chain(kept).sum()

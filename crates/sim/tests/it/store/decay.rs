@@ -50,7 +50,10 @@ impl Running {
     fn open(&mut self) -> Result<(), Error> {
         let store = Store::open_on(Arc::new(self.disk.clone()), options(), false, &|_| {})?;
         let events = self.events.clone();
-        store.watch_repairs(move |event| events.lock().unwrap().push(event.clone()));
+        store
+            .directory()
+            .expect("a directory")
+            .watch_repairs(move |event| events.lock().unwrap().push(event.clone()));
         self.store = Some(store);
         Ok(())
     }
@@ -103,7 +106,7 @@ impl Running {
     fn repair_as_far_as_it_goes(&self) {
         let frames = self.store().scrub().expect("it has a directory");
         for _ in 0..frames {
-            let _ = self.store().scrub_step();
+            let _ = self.store().directory().expect("a directory").scrub_step();
         }
         for _ in 0..200 {
             let _ = self.store().background_step();
@@ -139,7 +142,11 @@ impl Running {
     fn scrub(&self) {
         let frames = self.store().scrub().expect("it has a directory");
         for _ in 0..frames {
-            self.store().scrub_step().expect("scrubbing has no errors");
+            self.store()
+                .directory()
+                .expect("a directory")
+                .scrub_step()
+                .expect("scrubbing has no errors");
         }
         assert_eq!(self.store().stats().unwrap().scrub.left, 0);
     }
