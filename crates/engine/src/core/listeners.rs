@@ -9,7 +9,8 @@ use crate::{Departure, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_format::hash::KeyHasher;
 
-/// The listeners of a store, from [`Store::listeners`](crate::Store::listeners), which are outside of the engine, and the watches of ranges.
+/// The listeners of a store, which are outside of the engine, and the watches of ranges; from
+/// [`Store::listeners`](crate::Store::listeners).
 pub struct Listeners {
     pub(crate) departures: Departures,
     pub(crate) writes: Writes,

@@ -7,7 +7,7 @@ pub mod damage;
 pub mod departures;
 mod doubt;
 pub mod flash;
-mod listeners;
+pub mod listeners;
 pub mod resize;
 pub mod slots;
 pub mod sound;

@@ -29,10 +29,10 @@
 //!   version.
 //!
 //! The move of a range: `watch`, then `export` of everything, then `export_keys` of the keys
-//! written meanwhile, until these are few; then the range is locked for writes, `Store::quiesce`, the last
-//! `export_keys`; when the new owner has it durable, `purge`. Paper: [Ousterhout15 §3.1] sends the
-//! log, old to new; differs: sends live objects once, in the order of the index, and later changes
-//! by key, so the work does not depend on the dead part of the log.
+//! written meanwhile, until these are few; then the range is locked for writes, `Store::quiesce`,
+//! the last `export_keys`; when the new owner has it durable, `purge`. Paper: [Ousterhout15 §3.1]
+//! sends the log, old to new; differs: sends live objects once, in the order of the index, and
+//! later changes by key, so the work does not depend on the dead part of the log.
 
 mod cold;
 mod purge;

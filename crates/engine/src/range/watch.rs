@@ -19,6 +19,7 @@
 
 use super::{Ranges, contains_key};
 use crate::cleaner::index_search::IndexSearch;
+use crate::core::Core;
 use crate::core::watches::{Dirty, Marks, Watched, Watches};
 use crate::{Error, Store, TableId};
 use duramen_base::ids::KeyRange;

@@ -329,8 +329,8 @@ impl SideLog {
     }
 
     /// As [`commit`](Self::commit), for a thread that may wait. Before, it closes heads below
-    /// `position` ([`Heads::close_below`](crate::Heads::close_below)); after, it shrinks partitions that had grown for
-    /// more objects than came ([`expect`](Self::expect)).
+    /// `position` ([`Heads::close_below`](crate::Heads::close_below)); after, it shrinks partitions
+    /// that had grown for more objects than came ([`expect`](Self::expect)).
     ///
     /// # Errors
     /// As [`commit`](Self::commit).

@@ -23,8 +23,8 @@ impl Store {
 }
 
 impl Segments<'_> {
-    /// Tells the listener of [`Listeners::when_damaged`](crate::Listeners::when_damaged), and counts,
-    /// the damage that the owner of the log has found in a segment of it.
+    /// Tells the listener of [`Listeners::when_damaged`](crate::Listeners::when_damaged), and
+    /// counts, the damage that the owner of the log has found in a segment of it.
     pub fn tell_damage(self, segment: SegmentId, is_mended: bool, what: String) {
         self.store.core.listeners.damages.tell(EntryDamage {
             segment,
