@@ -5,7 +5,7 @@ use duramen_cluster::replication::{BackupId, Master};
 use duramen_engine::Piece;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The group in flight, and the requests for the next one (durable::remote::J1,
+/// The group in flight, and the requests for the next one (durable::remote::J1 to
 /// durable::remote::J3).
 #[derive(Default)]
 pub(crate) struct Groups {

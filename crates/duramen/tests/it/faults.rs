@@ -563,10 +563,8 @@ fn a_bad_block_of_the_write_ahead_log_is_mended_while_memory_has_it() {
     let store = open(disk, dir.path(), true);
     let events = Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = events.clone();
-    store
-        .directory()
-        .expect("a directory")
-        .watch_repairs(move |event| seen.lock().unwrap().push(event.clone()));
+    let directory = store.directory().expect("a directory");
+    directory.watch_repairs(move |event| seen.lock().unwrap().push(event.clone()));
     let mut session = store.session().unwrap();
     for n in 0..50 {
         session.set(T, key(n), [7; 1000]).unwrap();
@@ -656,11 +654,8 @@ fn what_has_expired_stays_away_when_the_clock_steps_back() {
         drop(store);
         clock.store(1_500_000, Ordering::Relaxed);
         let store = open();
-        assert_eq!(
-            store.engine().tables().list()[0].objects,
-            3,
-            "clean: {is_clean}"
-        );
+        let objects = store.engine().tables().list()[0].objects;
+        assert_eq!(objects, 3, "clean: {is_clean}");
         let mut session = store.session().unwrap();
         assert!(session.get(T, b"older").unwrap().is_none());
         assert!(session.get(T, b"later").unwrap().is_some());

@@ -7,7 +7,7 @@ use duramen_base::sync::{AtomicBool, AtomicUsize, Ordering};
 /// Windows that a load leaves on each node if it can (space::S5).
 const SPARE_OF_LOADING: usize = 2;
 
-/// The reserves of a store, besides those that each pool has for survivors (space::S4).
+/// The reserves of a store, besides those that each pool has for survivors (engine::space::S4).
 pub struct Reserves {
     /// Windows per node that tombstones, and rewrites, may take beyond the limit of heads.
     tombstones: usize,
@@ -47,8 +47,8 @@ impl Reserves {
         }
     }
 
-    /// Windows that are free if each context that cleans has one (space::S4), or if all of them have
-    /// one beside that of a survivor (space::S5).
+    /// Windows that are free if each context that cleans has one (engine::space::S4), or if all of
+    /// them have one beside that of a survivor (engine::space::S5).
     pub(super) fn of_contexts(&self, pool: &Pool) -> usize {
         match self.are_scarce() {
             true => 2,
@@ -56,7 +56,7 @@ impl Reserves {
         }
     }
 
-    /// Windows that are missing in a pool's reserve for other purposes (space::S4).
+    /// Windows that are missing in a pool's reserve for other purposes (engine::space::S4).
     pub(super) fn missing(&self, pool: &Pool, purpose: Purpose) -> usize {
         self.beside(pool, purpose).saturating_sub(pool.backed())
     }

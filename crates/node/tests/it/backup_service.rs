@@ -280,7 +280,7 @@ fn a_fenced_log_is_acknowledged_no_more_not_even_what_was_staged() {
     assert_eq!(rig.start_read(0).0.segments, before.segments);
 }
 
-/// B0: the address of a server stays when its life ends.
+/// backup_service::B0: the address of a server stays when its life ends.
 #[test]
 fn a_question_to_another_life_has_no_effect() {
     let mut rig = Rig::new();

@@ -172,7 +172,7 @@ pub(crate) fn create_table(
             durability.log().check_disk()?; // else its client would wait for space
             durability.store().begin_table(name, level, tell)
         }
-        None => Ok(shared.store().create_table_told(name, level, tell)?),
+        None => Ok(shared.store().tables().create_told(name, level, tell)?),
     }
 }
 

@@ -33,7 +33,9 @@ pub(crate) fn set_events(shared: &Shared, classes: EventClasses) {
             (Departure::Expired, EventClasses::EXPIRED),
             (Departure::Evicted, EventClasses::EVICTED),
         ] {
-            store.want_departures(departure, classes.has(class));
+            store
+                .listeners()
+                .want_departures(departure, classes.has(class));
         }
     }
 }

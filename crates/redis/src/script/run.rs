@@ -39,7 +39,7 @@ use crate::state::shared::commands::global;
 use crate::tracking::commands as tracking;
 use duramen_base::ids::{Level, TabletsVersion};
 use duramen_config::{clock, seldom};
-use duramen_engine::{Draft, Guard, KeyHash, Session, TableId};
+use duramen_engine::{Draft, Guard, KeyHash, Session};
 use duramen_script::{Answer, Arguments, Event, Flags, Job, Outcome, Program, Script};
 use duramen_wire::resp::Protocol;
 use std::sync::Arc;
@@ -539,9 +539,8 @@ fn commit(
 ) -> Result<bool, Failure> {
     let holds = drafted::commit(ctx, guard, draft, list, &[], |_, _, _| Ok(true))?;
     if holds && !draft.is_empty() {
-        let tables: Vec<TableId> = draft.changed_tables().collect();
-        let level = tables.iter().fold(ctx.level(), |level, table| {
-            level.max(ctx.local.level_of_table(ctx.shared, *table))
+        let level = draft.changed_tables().fold(ctx.level(), |level, table| {
+            level.max(ctx.local.level_of_table(ctx.shared, table))
         });
         if guard.order().has_position() {
             ctx.client.wait.settle(guard, level.max(Level::Memory));

@@ -69,7 +69,8 @@ struct Parking {
     given_up: u32,
 }
 
-/// What is kept for a client's requests; none, if none of them waits for flash or runs in parts.
+/// The state that is kept for a client's requests; none, if none of them waits for flash or runs
+/// in parts.
 #[derive(Default)]
 pub struct Parked(Option<Box<Parking>>);
 

@@ -11,6 +11,7 @@ use super::bell::Bell;
 use super::clients::ClientRecord;
 use super::mailbox::Message;
 use super::thread::ThreadShared;
+use super::watch::Beat;
 use crate::figures::counters::{Counter, ThreadCounters};
 use duramen_base::waiters::Ticket;
 use std::ops::Deref;
@@ -46,6 +47,11 @@ impl Threads {
     /// A counter's sum over all threads.
     pub fn sum(&self, of: fn(&ThreadCounters) -> &Counter) -> u64 {
         self.iter().map(|thread| of(&thread.counters).get()).sum()
+    }
+
+    /// The loops of the threads, by number.
+    pub(crate) fn beats(&self) -> impl Iterator<Item = &Beat> {
+        self.iter().map(|thread| &thread.beat)
     }
 
     /// How long the oldest held reply of any thread has waited, in milliseconds; 0 = no reply is

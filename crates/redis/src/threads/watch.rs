@@ -12,7 +12,6 @@
 //! roughly the current state, and nothing else depends on it. [`Ending`] is locked at the start and
 //! the end of threads and of the server.
 
-use super::thread::ThreadShared;
 use duramen_config::clock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -123,19 +122,29 @@ impl Watch {
         self.stuck_after_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// Whether a thread is stuck. `is_member`: the server has the threads of a member too.
-    pub(crate) fn is_stuck(&self, threads: &[ThreadShared], is_member: bool) -> bool {
+    /// Whether a thread is stuck. `reactors`: the loops of the reactor threads. `is_member`: the
+    /// server has the threads of a member too.
+    pub(crate) fn is_stuck<'s>(
+        &'s self,
+        reactors: impl Iterator<Item = &'s Beat>,
+        is_member: bool,
+    ) -> bool {
         let now_ms = clock::now_ms();
-        let beats = self.beats(threads, is_member);
+        let beats = self.beats(reactors, is_member);
         let mut away_ms = beats.filter_map(|(_, beat)| beat.away_ms(now_ms));
         away_ms.any(|away_ms| away_ms >= self.stuck_after_ms())
     }
 
-    /// The state of each thread, as a table. `is_member`: as for [`is_stuck`](Self::is_stuck).
-    pub(crate) fn table(&self, threads: &[ThreadShared], is_member: bool) -> String {
+    /// The state of each thread, as a table. `reactors`, `is_member`: as for
+    /// [`is_stuck`](Self::is_stuck).
+    pub(crate) fn table<'s>(
+        &'s self,
+        reactors: impl Iterator<Item = &'s Beat>,
+        is_member: bool,
+    ) -> String {
         let now_ms = clock::now_ms();
         let mut table = "thread        away_ms  state\n".to_owned();
-        for (name, beat) in self.beats(threads, is_member) {
+        for (name, beat) in self.beats(reactors, is_member) {
             let (away_ms, state) = match beat.away_ms(now_ms) {
                 None => (0, "waits for requests"),
                 Some(away_ms) if away_ms < self.stuck_after_ms() => (away_ms, "runs"),
@@ -149,11 +158,11 @@ impl Watch {
     /// The threads that others wait for, by name.
     fn beats<'s>(
         &'s self,
-        threads: &'s [ThreadShared],
+        reactors: impl Iterator<Item = &'s Beat>,
         is_member: bool,
     ) -> impl Iterator<Item = (String, &'s Beat)> {
-        let reactors = threads.iter().enumerate();
-        let reactors = reactors.map(|(number, one)| (format!("reactor-{number}"), &one.beat));
+        let reactors = reactors.enumerate();
+        let reactors = reactors.map(|(number, beat)| (format!("reactor-{number}"), beat));
         let of_member = [("keeper", &self.keeper), ("node", &self.node)];
         let of_member = of_member.map(|(name, beat)| (name.to_owned(), beat));
         reactors.chain(of_member.into_iter().filter(move |_| is_member))

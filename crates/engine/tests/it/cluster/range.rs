@@ -211,6 +211,14 @@ fn purge_source(source: &mut World, count: usize, (target, gone): (&mut World, O
     }
 }
 
+/// Waits until writers have written so many keys more.
+fn wait_for(written: &AtomicU64, more: u64) {
+    let until = written.load(Ordering::Relaxed) + more;
+    while written.load(Ordering::Relaxed) < until {
+        std::thread::yield_now();
+    }
+}
+
 /// Scenario 34: a migration beside writers. In the end the target has the source's content.
 fn migrate(seed: u64) -> Result<(), String> {
     let (mut source, mut target) = (World::new(seed, 2), World::new(seed, 2));
@@ -227,22 +235,17 @@ fn migrate(seed: u64) -> Result<(), String> {
                 write_while_allowed(store, locked, written, seed + writer, keys)
             }));
         }
-        let wait = |more: u64| {
-            let until = written.load(Ordering::Relaxed) + more;
-            while written.load(Ordering::Relaxed) < until {
-                std::thread::yield_now();
-            }
-        };
-        wait(300);
-        let watch = stores[0].ranges().watch(TABLE, RANGE, 1 << 20).unwrap();
-        let mut export = stores[0].ranges().export(TABLE, RANGE);
+        wait_for(&written, 300);
+        let ranges = stores[0].ranges();
+        let watch = ranges.watch(TABLE, RANGE, 1 << 20).unwrap();
+        let mut export = ranges.export(TABLE, RANGE);
         let mut out = Vec::new();
         let mut more = true;
         while more {
             more = export.step(1000, &mut out).unwrap();
             side.replay(&out).unwrap();
             out.clear();
-            wait(5);
+            wait_for(&written, 5);
         }
         for round in 0..3 {
             if round == 2 {
@@ -251,10 +254,8 @@ fn migrate(seed: u64) -> Result<(), String> {
             }
             let dirty = watch.take();
             start_again |= dirty.start_again;
-            stores[0]
-                .ranges()
-                .export_keys(TABLE, &dirty.keys, &mut out)
-                .unwrap();
+            let exported = ranges.export_keys(TABLE, &dirty.keys, &mut out);
+            exported.unwrap();
             side.replay(&out).unwrap();
             out.clear();
         }

@@ -367,30 +367,7 @@ impl Net {
             NodeOutput::AskCoordinator {
                 token, question, ..
             } => self.ask_coordinator(n, token, question),
-            NodeOutput::AskPeer {
-                request: asked,
-                address,
-            } => {
-                let PeerRequest {
-                    call,
-                    to,
-                    question,
-                    payload,
-                } = asked;
-                let request = RequestId(self.queue.number());
-                self.waiting.insert(request, Waiting::Node(n, life, call));
-                let is_ping = matches!(question, Peer::Ping { .. });
-                self.fetched += usize::from(matches!(question, Peer::ReadSegment { .. }));
-                let asked = NodeInput::Request(ReceivedRequest {
-                    request,
-                    sender: self.servers[n].node.member().id(),
-                    target: to,
-                    question,
-                    payload: payload.to_vec(),
-                });
-                let other: usize = address.parse().unwrap();
-                self.send(n, other, Event::ToNode(other, None, asked), is_ping);
-            }
+            NodeOutput::AskPeer { request, address } => self.ask_peer(n, request, &address),
             NodeOutput::Answer {
                 request,
                 answer,
@@ -434,6 +411,29 @@ impl Net {
                 self.servers[n].keeper = None; // its thread ends
             }
         }
+    }
+
+    fn ask_peer(&mut self, n: usize, asked: PeerRequest, address: &str) {
+        let PeerRequest {
+            call,
+            to,
+            question,
+            payload,
+        } = asked;
+        let request = RequestId(self.queue.number());
+        let asking = Waiting::Node(n, self.servers[n].life, call);
+        self.waiting.insert(request, asking);
+        let is_ping = matches!(question, Peer::Ping { .. });
+        self.fetched += usize::from(matches!(question, Peer::ReadSegment { .. }));
+        let asked = NodeInput::Request(ReceivedRequest {
+            request,
+            sender: self.servers[n].node.member().id(),
+            target: to,
+            question,
+            payload: payload.to_vec(),
+        });
+        let other: usize = address.parse().unwrap();
+        self.send(n, other, Event::ToNode(other, None, asked), is_ping);
     }
 
     fn run_job(&mut self, n: usize, job: Job) {

@@ -349,7 +349,8 @@ fn is_attack(args: &Args<'_>) -> bool {
 }
 
 /// Whether a write to the keys of a request waits for another client's reservation. Once it does,
-/// it waits for that one alone (reserved::V3), and its keys are not compared again. `client`: its id.
+/// it waits for that one alone (reserved::V3), and its keys are not compared again. `client`: the
+/// number of the request's client.
 fn are_put_off(
     request: &Request<'_>,
     shared: &Shared,

@@ -45,7 +45,9 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
             turn.admission(shared, local).refuse(Some(spec), &text)
         }
         Resolved::Command(spec)
-            if !spec.has(flag::NO_AUTH) && turn.client.login().waits_for_users(shared) =>
+            if !spec.has(flag::NO_AUTH)
+                && turn.client.login().must_wait(shared.acl())
+                && shared.config().is_member() =>
         {
             let text = "LOADING this member has not heard from its coordinator yet, and so does not \
                         know which users may do this; until then it needs a requirepass of its own";

@@ -75,10 +75,10 @@ fn a_member_obeys_no_stranger_before_it_has_heard_who_may_command() {
     );
     // Once it has heard that there are none, its own users decide.
     access::adopt_first_users(&shared, &ClusterUsers::default()).expect("none");
-    assert!(!client.login().waits_for_users(&shared));
+    assert!(!client.login().must_wait(shared.acl()));
     // A password of its own decides before.
     let (shared, mut executor, mut client) = member("secret");
-    assert!(!client.login().waits_for_users(&shared));
+    assert!(!client.login().must_wait(shared.acl()));
     // But nobody changes users that those of the cluster may replace.
     let changes =
         b"AUTH secret\r\nCONFIG GET port\r\nACL SETUSER u on\r\nACL DELUSER u\r\nACL LOAD\r\n";

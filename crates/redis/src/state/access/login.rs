@@ -1,7 +1,6 @@
 //! The user as whom a client has logged in.
 
 use super::users::AclState;
-use crate::state::Shared;
 use duramen_acl::User;
 use duramen_config::clock;
 use std::sync::Arc;
@@ -50,9 +49,9 @@ impl Login {
         self.generation
     }
 
-    /// users::V4
-    pub(crate) fn waits_for_users(&self, shared: &Shared) -> bool {
-        shared.waits_for_users(self.user.as_deref(), self.generation)
+    /// As [`AclState::must_wait`], for its user.
+    pub(crate) fn must_wait(&self, acl: &AclState) -> bool {
+        acl.must_wait(self.user.as_deref(), self.generation)
     }
 
     pub fn stranger_since_ms(&self) -> u64 {

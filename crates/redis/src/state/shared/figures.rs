@@ -1,4 +1,4 @@
-//! What a server counts beside the counters of its threads, and since when.
+//! Counts of a server beside the counters of its threads, and the time since which it runs.
 
 use super::full::Refusals;
 use crate::figures::error_names::Codes;

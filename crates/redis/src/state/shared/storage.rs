@@ -98,7 +98,10 @@ impl Storage {
 
     /// The names of all tables; none until the data is loaded.
     pub fn table_names(&self) -> HashMap<TableId, String> {
-        let tables = self.store().map(|data| data.tables()).unwrap_or_default();
+        let tables = self
+            .store()
+            .map(|data| data.tables().list())
+            .unwrap_or_default();
         tables
             .into_iter()
             .map(|table| (table.id, table.name))
@@ -107,7 +110,7 @@ impl Storage {
 
     /// The name of a table; `None`: it does not exist, or the data is not loaded yet.
     pub(crate) fn table_name(&self, table: TableId) -> Option<String> {
-        let tables = self.store()?.tables();
+        let tables = self.store()?.tables().list();
         let found = tables.into_iter().find(|known| known.id == table);
         found.map(|table| table.name)
     }
