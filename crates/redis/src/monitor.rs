@@ -18,7 +18,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[rustfmt::skip] // They are rows of a table.
 pub(crate) const COMMANDS: &[Spec] = &[
     row("monitor", 1, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, doc(Topic::Server, "1.0.0", "O(1)", "Shows what all clients send."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(monitor)).names(Names::AllTables),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(monitor))
+            .differs("Shows the commands of each run of a script.").names(Names::AllTables),
 ];
 
 /// Bytes of a line and of an argument after which the rest of the request is not shown. A line is

@@ -8,6 +8,8 @@ pub(crate) struct Doc {
     pub(crate) since: &'static str,
     pub(crate) complexity: &'static str,
     pub(crate) summary: &'static str,
+    /// How it differs from Redis's command; empty if it does not.
+    pub(crate) differs: &'static str,
 }
 
 pub(crate) const fn doc(
@@ -21,6 +23,7 @@ pub(crate) const fn doc(
         since,
         complexity,
         summary,
+        differs: "",
     }
 }
 

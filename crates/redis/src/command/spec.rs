@@ -304,6 +304,17 @@ impl Spec {
         Spec { family, ..self }
     }
 
+    /// How it differs from Redis's command, in a sentence for its users.
+    pub(crate) const fn differs(self, differs: &'static str) -> Spec {
+        Spec {
+            doc: Doc {
+                differs,
+                ..self.doc
+            },
+            ..self
+        }
+    }
+
     /// Without flags that follow from other columns.
     pub(crate) const fn without(self, flags: u64) -> Spec {
         Spec {

@@ -26,7 +26,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(reply)),
     row("client|no-evict", 3, ADMIN | NOSCRIPT | LOADING | STALE | CONNECTION | DANGEROUS,
         doc(Topic::Connection, "7.0.0", "O(1)", "Keeps the connection from being closed for want of memory."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(no_evict)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(no_evict))
+            .differs("Shown, without effect."),
     row("client|pause", -3, ADMIN | NOSCRIPT | LOADING | STALE | CONNECTION | DANGEROUS,
         doc(Topic::Connection, "2.9.50", "O(1)", "Lets requests wait."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(pause)),
@@ -34,8 +35,9 @@ pub(crate) const COMMANDS: &[Spec] = &[
         doc(Topic::Connection, "6.2.0", "O(N)", "Ends a pause."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(unpause)),
     row("client|unblock", -3, ADMIN | NOSCRIPT | LOADING | STALE | CONNECTION | DANGEROUS,
-        doc(Topic::Connection, "5.0.0", "O(log", "Wakes a client that waits in a command."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(unblock)),
+        doc(Topic::Connection, "5.0.0", "O(log(N))", "Wakes a client that waits in a command."),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(unblock))
+            .differs("Does not end `WAIT` and `WAITAOF`."),
     row("client|help", 2, LOADING | STALE | CONNECTION | TELLS, doc(Topic::Connection, "5.0.0", "O(1)", "Lists the subcommands."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),
     row("client|setinfo", 4, NOSCRIPT | LOADING | STALE | CONNECTION | WITH_DATA,
@@ -43,7 +45,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(setinfo)),
     row("client|no-touch", 3, NOSCRIPT | LOADING | STALE | CONNECTION,
         doc(Topic::Connection, "7.2.0", "O(1)", "Keeps the client's reads from counting as accesses."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(no_touch)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(no_touch))
+            .differs("Reads do not count for eviction."),
 ];
 
 pub(crate) fn id(ctx: &mut Context<'_>) -> Done {

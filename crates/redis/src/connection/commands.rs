@@ -25,7 +25,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
         doc(Topic::Connection, "1.0.0", "O(N)", "Gives the password."),
         Keys::NONE, Effect::Acts, Secrets::From(1), Run::Plain(auth)),
     row("ping", -1, SUBSCRIBED | FAST | CONNECTION | TELLS, doc(Topic::Connection, "1.0.0", "O(1)", "Answers PONG, or what it was given."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(ping)).tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(ping))
+            .differs("While a store loads, the error `LOADING` has percent and time left.").tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
     row("echo", 2, LOADING | STALE | FAST | CONNECTION | TELLS, doc(Topic::Connection, "1.0.0", "O(1)", "Answers what it was given."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(echo)),
     row("quit", -1, SUBSCRIBED | NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION | NEVER_QUEUED,

@@ -29,15 +29,19 @@ use std::sync::Arc;
 pub(crate) const COMMANDS: &[Spec] = &[
     row("select", 2, LOADING | STALE | FAST | CONNECTION | WITH_DATA,
         doc(Topic::Connection, "1.0.0", "O(1)", "Chooses the database of this connection."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Store(select)).names(Names::Selected),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Store(select))
+            .differs("Each database is a table: `SELECT 1` selects table `db1`.").names(Names::Selected),
     row("swapdb", 3, FAST | KEYSPACE | DANGEROUS | WHOLE | SEVERAL_TABLES, doc(Topic::Server, "4.0.0", "O(N)", "Exchanges two databases."),
-        Keys::NONE, Effect::Writes(Growth::Own(plan_exchange)), Secrets::None, Run::Alone(swapdb)).names(Names::Exchanged),
+        Keys::NONE, Effect::Writes(Growth::Own(plan_exchange)), Secrets::None, Run::Alone(swapdb))
+            .differs("Changes all watched keys of both databases.").names(Names::Exchanged),
     row("flushdb", -1, KEYSPACE | DANGEROUS | WHOLE | TIMED | SWEEPS, doc(Topic::Server, "1.0.0", "O(N)", "Deletes all keys of the database."),
         Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(flushdb))
+            .differs("`ASYNC` makes no difference.")
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
     row("flushall", -1, KEYSPACE | DANGEROUS | WHOLE | TIMED | SWEEPS | SEVERAL_TABLES,
         doc(Topic::Server, "1.0.0", "O(N)", "Deletes all keys of all databases and tables."),
-        Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(flushall)).names(Names::AllTables)
+        Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(flushall))
+            .differs("`ASYNC` makes no difference.").names(Names::AllTables)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
 ];
 

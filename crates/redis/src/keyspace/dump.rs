@@ -12,7 +12,8 @@ use duramen_wire::resp::number::parse_integer;
 #[rustfmt::skip] // They are rows of a table.
 pub(crate) const COMMANDS: &[Spec] = &[
     row("dump", 2, KEYSPACE, doc(Topic::Generic, "2.6.0", "O(N)", "Returns a value in Redis's serialization."),
-        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(dump)).tips(&["nondeterministic_output"]),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(dump))
+            .differs("A stream has the form of 7.0.").tips(&["nondeterministic_output"]),
     row("restore", -4, DENYOOM | KEYSPACE | DANGEROUS, doc(Topic::Generic, "2.6.0", "O(N)", "Creates a key from a value in Redis's serialization."),
         Keys::one(SETS), Effect::Writes(Growth::Sets(growth::any)), Secrets::None, Run::Data(restore)),
 ];

@@ -40,9 +40,11 @@ pub(crate) const COMMANDS: &[Spec] = &[
         .names(Names::Target { key: 1, database: Database::Argument(2) }).family(Family::MultiWrite),
     container("object", doc(Topic::Generic, "2.2.3", "Depends on the subcommand", "A container for commands about values.")),
     row("object|encoding", 3, KEYSPACE | UNCOUNTED, doc(Topic::Generic, "2.2.3", "O(1)", "Returns how Redis would represent a value."),
-        Keys::at(2, LOOKS), Effect::Reads, Secrets::None, Run::Data(object_encoding)).tips(&["nondeterministic_output"]),
+        Keys::at(2, LOOKS), Effect::Reads, Secrets::None, Run::Data(object_encoding))
+            .differs("The form that Redis would give a new collection of this content.").tips(&["nondeterministic_output"]),
     row("object|freq", 3, KEYSPACE | UNCOUNTED, doc(Topic::Generic, "4.0.0", "O(1)", "Returns the access frequency of a value."),
-        Keys::at(2, LOOKS), Effect::Reads, Secrets::None, Run::Data(object_freq)).tips(&["nondeterministic_output"]),
+        Keys::at(2, LOOKS), Effect::Reads, Secrets::None, Run::Data(object_freq))
+            .differs("0 to 7, halved when eviction spares the key.").tips(&["nondeterministic_output"]),
     row("object|idletime", 3, KEYSPACE | UNCOUNTED, doc(Topic::Generic, "2.2.3", "O(1)", "Returns the time since the last access."),
         Keys::at(2, LOOKS), Effect::Reads, Secrets::None, Run::Data(object_idletime)).tips(&["nondeterministic_output"]),
     row("object|refcount", 3, KEYSPACE | UNCOUNTED, doc(Topic::Generic, "2.2.3", "O(1)", "Returns the number of references to a value."),

@@ -28,9 +28,11 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::NONE, Effect::Reads, Secrets::None, Run::Data(dbsize)).family(Family::Scan)
         .tips(&["request_policy:all_shards", "response_policy:agg_sum"]),
     row("scan", -2, KEYSPACE | WHOLE | TIMED, doc(Topic::Generic, "2.8.0", "O(1)", "Walks over the keys step by step."),
-        Keys::NONE, Effect::Reads, Secrets::None, Run::Data(scan)).family(Family::Scan).tips(&["nondeterministic_output", "request_policy:special"]),
+        Keys::NONE, Effect::Reads, Secrets::None, Run::Data(scan))
+            .differs("Order of key hashes; 8,192 keys or about 1 MiB per call.").family(Family::Scan).tips(&["nondeterministic_output", "request_policy:special"]),
     row("keys", 2, KEYSPACE | DANGEROUS | WHOLE | TIMED, doc(Topic::Generic, "1.0.0", "O(N)", "Returns all keys that match a pattern."),
-        Keys::NONE, Effect::Reads, Secrets::None, Run::Data(keys)).family(Family::Scan)
+        Keys::NONE, Effect::Reads, Secrets::None, Run::Data(keys))
+            .differs("Other clients are served meanwhile.").family(Family::Scan)
         .tips(&["request_policy:all_shards", "nondeterministic_output_order"]),
 ];
 

@@ -32,11 +32,14 @@ use std::time::Instant;
 pub(crate) const COMMANDS: &[Spec] = &[
     row("sort", -2, DENYOOM | SET | SORTED_SET | LIST | DANGEROUS, doc(Topic::Generic, "1.0.0", "O(N*log(N))", "Sorts the elements of a collection."),
         Keys::and_store(2, READS, SETS).unnamed(BY_PATTERNS).misses(Misses::First).anywhere(&[(READS, BY_OR_GET), (SETS, STORE)]),
-        Effect::Writes(Growth::Stores), Secrets::None, Run::Atomic(sort)),
+        Effect::Writes(Growth::Stores), Secrets::None, Run::Atomic(sort))
+            .differs("Keys of patterns are read one by one, in `EXEC` at one instant; refused in a cluster."),
     row("sort_ro", -2, SET | SORTED_SET | LIST | DANGEROUS, doc(Topic::Generic, "7.0.0", "O(N*log(N))", "Sorts the elements of a collection."),
-        Keys::one(READS).unnamed(BY_PATTERNS).anywhere(&[(READS, BY_OR_GET)]), Effect::Reads, Secrets::None, Run::Atomic(sort)),
+        Keys::one(READS).unnamed(BY_PATTERNS).anywhere(&[(READS, BY_OR_GET)]), Effect::Reads, Secrets::None, Run::Atomic(sort))
+            .differs("Keys of patterns are read one by one, in `EXEC` at one instant; refused in a cluster."),
     row("lcs", -3, NO_FLAGS, doc(Topic::String, "7.0.0", "O(N*M)", "Returns the longest common subsequence of two strings."),
-        Keys::two(READS, READS), Effect::Reads, Secrets::None, Run::Atomic(lcs)),
+        Keys::two(READS, READS), Effect::Reads, Secrets::None, Run::Atomic(lcs))
+            .differs("The product of the lengths is 4,194,304 at most."),
 ];
 
 const BY_OR_GET: &str = "For the optional BY/GET keyword. It is marked 'unknown' because the key names derive from the content of the key we sort";

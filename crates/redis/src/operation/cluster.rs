@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 #[rustfmt::skip] // They are rows of a table.
 pub(crate) const COMMANDS: &[Spec] = &[
-    container("cluster", doc(Topic::Cluster, "3.0.0", "Depends on subcommand.", "A container for commands about the cluster.")),
+    container("cluster", doc(Topic::Cluster, "3.0.0", "Depends on the subcommand", "A container for commands about the cluster.")),
     row("cluster|info", 2, STALE | REPORTS, doc(Topic::Cluster, "3.0.0", "O(1)", "Returns information about the cluster."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(info)).tips(&["nondeterministic_output"]),
     row("cluster|keyslot", 3, STALE | REPORTS,
@@ -59,10 +59,10 @@ pub(crate) const COMMANDS: &[Spec] = &[
         doc(Topic::Cluster, "3.0.0", "O(N) where N is the number of failure reports", "Returns 0: servers report failures to the coordinator."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(count_failure_reports)).tips(&["nondeterministic_output"]),
     row("cluster|replicas", 3, ADMIN | STALE | DANGEROUS | REPORTS,
-        doc(Topic::Cluster, "5.0.0", "O(N) where N is the number of replicas.", "Returns the replicas of a server that serve requests: there are none."),
+        doc(Topic::Cluster, "5.0.0", "O(N) where N is the number of replicas", "Returns the replicas of a server that serve requests: there are none."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(replicas)).tips(&["nondeterministic_output"]),
     row("cluster|slaves", 3, ADMIN | STALE | DANGEROUS | REPORTS,
-        doc(Topic::Cluster, "3.0.0", "O(N) where N is the number of replicas.", "Returns the replicas of a server that serve requests: there are none."),
+        doc(Topic::Cluster, "3.0.0", "O(N) where N is the number of replicas", "Returns the replicas of a server that serve requests: there are none."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(replicas)).tips(&["nondeterministic_output"]),
     row("cluster|help", 2, LOADING | STALE | REPORTS, doc(Topic::Cluster, "5.0.0", "O(1)", "Lists the subcommands."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),

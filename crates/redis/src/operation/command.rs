@@ -336,13 +336,16 @@ pub(crate) fn docs(ctx: &mut Context<'_>) -> Done {
 
 fn write_docs(reply: &mut Encoder<'_>, commands: &Commands, spec: &Spec) {
     let subs = subcommands(commands, spec).count();
-    reply.map(4 + usize::from(subs > 0));
-    for (field, text) in [
+    let differs = spec.doc.differs;
+    reply.map(4 + usize::from(!differs.is_empty()) + usize::from(subs > 0));
+    let texts = [
         ("summary", spec.doc.summary),
         ("since", spec.doc.since),
         ("group", spec.doc.topic.name()),
         ("complexity", spec.doc.complexity),
-    ] {
+        ("differences", differs),
+    ];
+    for (field, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
         reply.bulk(field.as_bytes());
         reply.bulk(text.as_bytes());
     }

@@ -18,16 +18,19 @@ use duramen_config::{SETTINGS, ServerConfig, ServerError, Setting};
 pub(crate) const COMMANDS: &[Spec] = &[
     container("config", doc(Topic::Server, "2.0.0", "Depends on the subcommand", "A container for commands about settings.")),
     row("config|get", -3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS, doc(Topic::Server, "2.0.0", "O(N)", "Returns settings."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(get)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(get))
+            .differs("Secrets are empty or `(hidden)`."),
     row("config|set", -4, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | CHANGES_SETTINGS,
         doc(Topic::Server, "2.0.0", "O(N)", "Changes settings of the running server."),
-        Keys::NONE, Effect::Acts, Secrets::From(3), Run::Plain(set)).tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+        Keys::NONE, Effect::Acts, Secrets::From(3), Run::Plain(set))
+            .differs("Errors list the allowed values.").tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
     row("config|resetstat", 2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | SWEEPS,
         doc(Topic::Server, "2.0.0", "O(1)", "Sets the counters of INFO back to 0."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(resetstat)),
     row("config|rewrite", 2, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | DANGEROUS,
         doc(Topic::Server, "2.8.0", "O(1)", "Writes the settings that CONFIG SET changed to the configuration file."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(rewrite)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(rewrite))
+            .differs("Writes the changes of `CONFIG SET` into `duramen.toml`, never secrets."),
     row("config|help", 2, LOADING | STALE | TELLS, doc(Topic::Server, "5.0.0", "O(1)", "Lists the subcommands."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),
 ];

@@ -15,6 +15,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("latency|doctor", 2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS,
         doc(Topic::Server, "2.8.13", "O(1)", "Says in words how latency is."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(doctor))
+            .differs("A remedy for each event, and the times of all commands.")
         .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"]),
     row("latency|graph", 3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS,
         doc(Topic::Server, "2.8.13", "O(1)", "Draws the latency of an event."),
@@ -27,12 +28,14 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("latency|latest", 2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS,
         doc(Topic::Server, "2.8.13", "O(1)", "Returns the latest sample of each event."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(latest))
+            .differs("Events of this server: `command`, `fast-command`, `aof-write`, `aof-fsync-always`, `cleaner`, `round`.")
         .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"]),
     row("latency|reset", -2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, doc(Topic::Server, "2.8.13", "O(1)", "Removes samples."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(reset)).tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
     row("latency|histogram", -2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS | REPORTS,
         doc(Topic::Server, "7.0.0", "O(N)", "Returns the distribution of latency by command."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(histogram))
+            .differs("Groups of requests are timed and divided; sums are exact.")
         .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"]),
     row("latency|help", 2, LOADING | STALE | TELLS, doc(Topic::Server, "2.8.13", "O(1)", "Lists the subcommands."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),

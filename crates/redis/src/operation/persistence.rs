@@ -24,15 +24,20 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("lastsave", 1, LOADING | STALE | FAST | DANGEROUS | TELLS, doc(Topic::Server, "1.0.0", "O(1)", "Returns when the data was last saved."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(lastsave)).tips(&["nondeterministic_output"]),
     row("save", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI | DANGEROUS, doc(Topic::Server, "1.0.0", "O(N)", "Saves the data."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(save)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(save))
+            .differs("Makes a data directory, `snapshots/dump`; only its own client waits."),
     row("bgsave", -1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | DANGEROUS, doc(Topic::Server, "1.0.0", "O(1)", "Saves the data in the background."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(bgsave)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(bgsave))
+            .differs("Makes a data directory, `snapshots/dump`, without a fork."),
     row("bgrewriteaof", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | DANGEROUS, doc(Topic::Server, "1.0.0", "O(1)", "Rewrites the append-only file."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(bgrewriteaof)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(bgrewriteaof))
+            .differs("Accepted without effect: cleaning goes on all the time."),
     row("wait", 3, NOSCRIPT | CONNECTION | TELLS, doc(Topic::Generic, "3.0.0", "O(1)", "Waits for replicas."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(wait)).tips(&["request_policy:all_shards", "response_policy:agg_min"]),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(wait))
+            .differs("Replies 0 at once if the server belongs to no cluster.").tips(&["request_policy:all_shards", "response_policy:agg_min"]),
     row("waitaof", 4, NOSCRIPT | BLOCKING | CONNECTION | TELLS, doc(Topic::Generic, "7.2.0", "O(1)", "Waits for the append-only file."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(waitaof)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(waitaof))
+            .differs("Waits for everything written so far, not for this connection's writes alone."),
     row("duramen.scrub", 1, ADMIN | NOSCRIPT | NO_MULTI | DANGEROUS,
         doc(Topic::Duramen, "0.2.0", "O(N)", "Verifies all data on disk, in the background."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(scrub)),

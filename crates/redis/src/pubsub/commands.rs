@@ -22,14 +22,17 @@ use std::sync::Arc;
 pub(crate) const COMMANDS: &[Spec] = &[
     row("publish", 3, LOADING | STALE | FAST | MAY_REPLICATE | WITH_DATA | PUBLISHES,
         doc(Topic::PubSub, "2.0.0", "O(N+M)", "Sends a message to the subscribers of a channel."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(publish)).names(Names::Channel),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(publish))
+            .differs("The message leaves when the writes before it are as durable as their replies demand, behind the reply.").names(Names::Channel),
     row("subscribe", -2, NOSCRIPT | LOADING | STALE | SUBSCRIBED, doc(Topic::PubSub, "2.0.0", "O(N)", "Subscribes to channels."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(subscribe)).names(Names::Channels),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(subscribe))
+            .differs("The subscriptions of one client have 64 MiB together.").names(Names::Channels),
     row("unsubscribe", -1, NOSCRIPT | LOADING | STALE | SUBSCRIBED, doc(Topic::PubSub, "2.0.0", "O(N)", "Ends subscriptions to channels."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(unsubscribe)),
     row("psubscribe", -2, NOSCRIPT | LOADING | STALE | SUBSCRIBED,
         doc(Topic::PubSub, "2.0.0", "O(N)", "Subscribes to all channels that match patterns."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(psubscribe)).names(Names::Patterns),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(psubscribe))
+            .differs("Patterns have 1,024 bytes at most.").names(Names::Patterns),
     row("punsubscribe", -1, NOSCRIPT | LOADING | STALE | SUBSCRIBED, doc(Topic::PubSub, "2.0.0", "O(N)", "Ends subscriptions to patterns."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(punsubscribe)),
     row("spublish", 3, LOADING | STALE | FAST | MAY_REPLICATE,

@@ -12,20 +12,23 @@ use std::sync::Arc;
 #[rustfmt::skip] // They are rows of a table.
 pub(crate) const COMMANDS: &[Spec] = &[
     row("eval", -3, NOSCRIPT | STALE | MAY_REPLICATE | TIMED,
-        doc(Topic::Scripting, "2.6.0", "Depends on the script that is executed.", "Runs a script."),
-        Keys::counted(2, CHANGES), Effect::Acts, Secrets::None, Run::Alone(eval)).names(Names::Script(ScriptName::Text)),
+        doc(Topic::Scripting, "2.6.0", "Depends on the script that is executed", "Runs a script."),
+        Keys::counted(2, CHANGES), Effect::Acts, Secrets::None, Run::Alone(eval))
+            .differs("Runs on its own copy of its keys beside other clients, and again if one has changed.").names(Names::Script(ScriptName::Text)),
     row("eval_ro", -3, NOSCRIPT | STALE | TIMED,
-        doc(Topic::Scripting, "7.0.0", "Depends on the script that is executed.", "Runs a script that does not write."),
+        doc(Topic::Scripting, "7.0.0", "Depends on the script that is executed", "Runs a script that does not write."),
         Keys::counted(2, READS), Effect::Reads, Secrets::None, Run::Alone(eval_ro)).family(Family::Other),
     row("evalsha", -3, NOSCRIPT | STALE | MAY_REPLICATE | TIMED,
-        doc(Topic::Scripting, "2.6.0", "Depends on the script that is executed.", "Runs a script by its name."),
-        Keys::counted(2, CHANGES), Effect::Acts, Secrets::None, Run::Alone(evalsha)).names(Names::Script(ScriptName::Digest)),
+        doc(Topic::Scripting, "2.6.0", "Depends on the script that is executed", "Runs a script by its name."),
+        Keys::counted(2, CHANGES), Effect::Acts, Secrets::None, Run::Alone(evalsha))
+            .differs("As `EVAL`; 64 MiB of texts are kept.").names(Names::Script(ScriptName::Digest)),
     row("evalsha_ro", -3, NOSCRIPT | STALE | TIMED,
-        doc(Topic::Scripting, "7.0.0", "Depends on the script that is executed.", "Runs a script by its name, which does not write."),
+        doc(Topic::Scripting, "7.0.0", "Depends on the script that is executed", "Runs a script by its name, which does not write."),
         Keys::counted(2, READS), Effect::Reads, Secrets::None, Run::Alone(evalsha_ro)).family(Family::Other),
     container("script", doc(Topic::Scripting, "2.6.0", "Depends on the subcommand", "A container for commands about scripts.")),
     row("script|debug", 3, NOSCRIPT, doc(Topic::Scripting, "3.2.0", "O(1)", "Would switch the debugger of scripts on or off."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(debug)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(debug))
+            .differs("`YES` is an error."),
     row("script|exists", -3, NOSCRIPT | TELLS, doc(Topic::Scripting, "2.6.0", "O(N)", "Tells which scripts the server knows."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(exists)),
     row("script|flush", -2, NOSCRIPT, doc(Topic::Scripting, "2.6.0", "O(N)", "Forgets all scripts."),
@@ -33,9 +36,11 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("script|help", 2, LOADING | STALE | TELLS, doc(Topic::Scripting, "5.0.0", "O(1)", "Lists the subcommands."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),
     row("script|kill", 2, NOSCRIPT | ALLOW_BUSY, doc(Topic::Scripting, "2.6.0", "O(1)", "Ends the scripts that run for long."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(kill)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(kill))
+            .differs("Ends all scripts that have taken longer than a slice; none is `UNKILLABLE`."),
     row("script|load", 3, NOSCRIPT | STALE, doc(Topic::Scripting, "2.6.0", "O(N)", "Makes a script known to the server."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(load)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(load))
+            .differs("64 MiB of texts are kept; those used longest ago are forgotten."),
 ];
 
 const NO_SCRIPT: Failure = Failure::Text("NOSCRIPT No matching script. Please use EVAL.");

@@ -28,12 +28,13 @@ use std::time::{Duration, Instant};
 #[rustfmt::skip] // They are rows of a table.
 pub(crate) const COMMANDS: &[Spec] = &[
     row("fcall", -3, NOSCRIPT | STALE | MAY_REPLICATE | TIMED,
-        doc(Topic::Scripting, "7.0.0", "Depends on the function that is executed.", "Calls a function."),
-        Keys::counted(2, CHANGES), Effect::Acts, Secrets::None, Run::Alone(fcall)).names(Names::Script(ScriptName::Function)),
+        doc(Topic::Scripting, "7.0.0", "Depends on the function that is executed", "Calls a function."),
+        Keys::counted(2, CHANGES), Effect::Acts, Secrets::None, Run::Alone(fcall))
+            .differs("As `EVAL`; variables outside of a function may be empty at any time.").names(Names::Script(ScriptName::Function)),
     row("fcall_ro", -3, NOSCRIPT | STALE | TIMED,
-        doc(Topic::Scripting, "7.0.0", "Depends on the function that is executed.", "Calls a function that does not write."),
+        doc(Topic::Scripting, "7.0.0", "Depends on the function that is executed", "Calls a function that does not write."),
         Keys::counted(2, READS), Effect::Reads, Secrets::None, Run::Alone(fcall_ro)).family(Family::Other),
-    container("function", doc(Topic::Scripting, "7.0.0", "Depends on subcommand.", "A container for commands about functions.")),
+    container("function", doc(Topic::Scripting, "7.0.0", "Depends on the subcommand", "A container for commands about functions.")),
     row("function|delete", 3, NOSCRIPT, doc(Topic::Scripting, "7.0.0", "O(1)", "Deletes a library and its functions."),
         Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(delete)),
     row("function|dump", 2, NOSCRIPT | REPORTS, doc(Topic::Scripting, "7.0.0", "O(N)", "Serializes all libraries."),
@@ -47,12 +48,14 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("function|list", -2, NOSCRIPT | REPORTS, doc(Topic::Scripting, "7.0.0", "O(N)", "Lists the libraries and their functions."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(list)),
     row("function|load", -3, NOSCRIPT | DENYOOM, doc(Topic::Scripting, "7.0.0", "O(1)", "Creates a library."),
-        Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(load)),
+        Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(load))
+            .differs("Refused in `MULTI`; in a cluster it is in force on all members."),
     row("function|restore", -3, NOSCRIPT | DENYOOM, doc(Topic::Scripting, "7.0.0", "O(N)", "Restores libraries from a payload."),
         Keys::NONE, Effect::Writes(Growth::Nothing), Secrets::None, Run::Alone(restore)),
     row("function|stats", 2, NOSCRIPT | ALLOW_BUSY | TELLS,
         doc(Topic::Scripting, "7.0.0", "O(1)", "Tells about the function that runs, and about the libraries."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(stats)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(stats))
+            .differs("The first 1,024 arguments."),
 ];
 
 /// The server's own table of libraries, by name.

@@ -35,7 +35,8 @@ use std::sync::Arc;
 pub(crate) const COMMANDS: &[Spec] = &[
     row("client|tracking", -3, NO_MULTI | NOSCRIPT | LOADING | STALE | CONNECTION,
         doc(Topic::Connection, "6.0.0", "O(1)", "Starts tracking keys for the client's cache."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Store(tracking)).names(Names::AllTablesIf(broadcasts)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Store(tracking))
+            .differs("Refused in `MULTI`; `BCAST` tells only keys that the user may read; `REDIRECT` goes to clients of the same user.").names(Names::AllTablesIf(broadcasts)),
     row("client|trackinginfo", 2, NOSCRIPT | LOADING | STALE | CONNECTION | TELLS, doc(Topic::Connection, "6.2.0", "O(1)", "Describes tracking."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(trackinginfo)),
     row("client|getredir", 2, NOSCRIPT | LOADING | STALE | CONNECTION | TELLS,

@@ -14,13 +14,15 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(multi)),
     row("exec", 1, NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | NEVER_QUEUED | TIMED | RUNS_QUEUE,
         doc(Topic::Transactions, "1.2.0", "O(1)", "Runs the transaction."),
-        Keys::NONE, Effect::Acts, Secrets::None, Run::Alone(exec)),
+        Keys::NONE, Effect::Acts, Secrets::None, Run::Alone(exec))
+            .differs("Reserves its room first: `EXECABORT` with the reason, and nothing was done. A long one runs in slices."),
     row("discard", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | NEVER_QUEUED,
-        doc(Topic::Transactions, "2.0.0", "O(N),", "Forgets the transaction."),
+        doc(Topic::Transactions, "2.0.0", "O(N)", "Forgets the transaction."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(discard)),
     row("watch", -2, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | NEVER_QUEUED,
         doc(Topic::Transactions, "2.2.0", "O(1) for every key", "Makes the transaction depend on keys that must not change."),
-        Keys::all(LOOKS), Effect::Acts, Secrets::None, Run::Data(watch)),
+        Keys::all(LOOKS), Effect::Acts, Secrets::None, Run::Data(watch))
+            .differs("In a small table, deleting many other keys may count as a change of an absent one."),
     row("unwatch", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | TELLS, doc(Topic::Transactions, "2.2.0", "O(1)", "Forgets the watched keys."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(unwatch)),
 ];

@@ -19,7 +19,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("getbit", 3, FAST, doc(Topic::Bitmap, "2.2.0", "O(1)", "Returns a bit."),
         Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(getbit)),
     row("setbit", 4, DENYOOM, doc(Topic::Bitmap, "2.2.0", "O(N)", "Sets a bit."),
-        Keys::one(CHANGES), Effect::Writes(Growth::To(|args, bytes| bytes.max(growth::index(args, 2) / 8 + 1))), Secrets::None, Run::Data(setbit)),
+        Keys::one(CHANGES), Effect::Writes(Growth::To(|args, bytes| bytes.max(growth::index(args, 2) / 8 + 1))), Secrets::None, Run::Data(setbit))
+            .differs("Offsets end at the longest value."),
     row("bitcount", -2, NO_FLAGS, doc(Topic::Bitmap, "2.6.0", "O(N)", "Counts the bits that are 1."),
         Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(bitcount)),
     row("bitpos", -3, NO_FLAGS, doc(Topic::Bitmap, "2.8.7", "O(N)", "Returns the position of the first bit that is 0 or 1."),

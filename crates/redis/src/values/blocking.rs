@@ -38,27 +38,35 @@ use std::sync::atomic::Ordering;
 pub(crate) const COMMANDS: &[Spec] = &[
     row("blpop", -3, BLOCKING | TAKES_FIRST,
         doc(Topic::List, "2.0.0", "O(N)", "Takes the first element of the first list that has one, or waits for one."),
-        Keys::until(-2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(blpop)),
+        Keys::until(-2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(blpop))
+            .differs("A key that becomes another type does not end the wait."),
     row("brpop", -3, BLOCKING | TAKES_FIRST,
         doc(Topic::List, "2.0.0", "O(N)", "Takes the last element of the first list that has one, or waits for one."),
-        Keys::until(-2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(brpop)),
+        Keys::until(-2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(brpop))
+            .differs("A key that becomes another type does not end the wait."),
     row("blmove", 6, DENYOOM | BLOCKING, doc(Topic::List, "6.2.0", "O(1)", "Moves an element to another list and returns it, or waits for one."),
-        Keys::two(TAKES, ADDS), Effect::Writes(Growth::Moves), Secrets::None, Run::Atomic(blmove)),
+        Keys::two(TAKES, ADDS), Effect::Writes(Growth::Moves), Secrets::None, Run::Atomic(blmove))
+            .differs("A key that becomes another type does not end the wait."),
     row("brpoplpush", 4, DENYOOM | BLOCKING,
         doc(Topic::List, "2.2.0", "O(1)", "Moves the last element to the front of another list, or waits for one."),
-        Keys::two(TAKES, ADDS), Effect::Writes(Growth::Moves), Secrets::None, Run::Atomic(brpoplpush)),
+        Keys::two(TAKES, ADDS), Effect::Writes(Growth::Moves), Secrets::None, Run::Atomic(brpoplpush))
+            .differs("A key that becomes another type does not end the wait."),
     row("blmpop", -5, BLOCKING | TAKES_FIRST,
         doc(Topic::List, "7.0.0", "O(N+M)", "Takes elements of the first list that has some, or waits for some."),
-        Keys::counted(2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(blmpop)),
+        Keys::counted(2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(blmpop))
+            .differs("A key that becomes another type does not end the wait."),
     row("bzpopmin", -3, BLOCKING | FAST | TAKES_FIRST,
         doc(Topic::SortedSet, "5.0.0", "O(log(N))", "Takes the member with the lowest score of the first sorted set that has one, or waits for one."),
-        Keys::until(-2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(bzpopmin)),
+        Keys::until(-2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(bzpopmin))
+            .differs("A key that becomes another type does not end the wait."),
     row("bzpopmax", -3, BLOCKING | FAST | TAKES_FIRST,
         doc(Topic::SortedSet, "5.0.0", "O(log(N))", "Takes the member with the highest score of the first sorted set that has one, or waits for one."),
-        Keys::until(-2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(bzpopmax)),
+        Keys::until(-2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(bzpopmax))
+            .differs("A key that becomes another type does not end the wait."),
     row("bzmpop", -5, BLOCKING | TAKES_FIRST,
         doc(Topic::SortedSet, "7.0.0", "O(N)", "Takes members of the first sorted set that has some, or waits for some."),
-        Keys::counted(2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(bzmpop)),
+        Keys::counted(2, TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(bzmpop))
+            .differs("A key that becomes another type does not end the wait."),
 ];
 
 /// Most keys that a client waits for at once: their entries in the queues take some 190 bytes

@@ -14,7 +14,8 @@ use duramen_wire::resp::number::parse_integer;
 pub(crate) const COMMANDS: &[Spec] = &[
     row("geoadd", -5, DENYOOM, doc(Topic::Geo, "3.2.0", "O(N)", "Adds places."),
         Keys::one(UPDATES),
-        Effect::Writes(Growth::By(|args, _| growth::texts(args, 2) + growth::SCORE_BYTES * (args.len() / 3))), Secrets::None, Run::Data(geoadd)),
+        Effect::Writes(Growth::By(|args, _| growth::texts(args, 2) + growth::SCORE_BYTES * (args.len() / 3))), Secrets::None, Run::Data(geoadd))
+            .differs("Longitude 180 lies in the last cell."),
     row("geodist", -4, NO_FLAGS, doc(Topic::Geo, "3.2.0", "O(1)", "Returns the distance of two places."),
         Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(geodist)),
     row("geohash", -2, NO_FLAGS, doc(Topic::Geo, "3.2.0", "O(N)", "Returns geohashes of places."),
@@ -22,7 +23,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("geopos", -2, NO_FLAGS, doc(Topic::Geo, "3.2.0", "O(N)", "Returns longitudes and latitudes of places."),
         Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(geopos)),
     row("geosearch", -7, NO_FLAGS, doc(Topic::Geo, "6.2.0", "O(N)", "Returns the places in a region."),
-        Keys::one(READS), Effect::Reads, Secrets::None, Run::Atomic(geosearch)),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Atomic(geosearch))
+            .differs("Unsorted results come in the order of scores."),
     row("geosearchstore", -8, DENYOOM, doc(Topic::Geo, "6.2.0", "O(N)", "Stores the places in a region."),
         Keys::two(SETS, READS), Effect::Writes(Growth::Combines), Secrets::None, Run::Atomic(geosearchstore)),
     row("georadius", -6, DENYOOM, doc(Topic::Geo, "3.2.0", "O(N)", "Returns or stores the places around a place."),

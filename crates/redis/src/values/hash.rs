@@ -45,9 +45,11 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::one(CHANGES),
         Effect::Writes(Growth::By(|args, _| growth::text(args, 2) + growth::text_bytes(growth::NUMBER_BYTES))), Secrets::None, Run::Data(hincrbyfloat)),
     row("hrandfield", -2, NO_FLAGS, doc(Topic::Hash, "6.2.0", "O(N)", "Returns random fields."),
-        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(hrandfield)).tips(&["nondeterministic_output"]),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(hrandfield))
+            .differs("A negative count takes each MiB of the reply from the hash of that moment.").tips(&["nondeterministic_output"]),
     row("hscan", -3, NO_FLAGS, doc(Topic::Hash, "2.8.0", "O(N)", "Walks over fields and values."),
-        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(hscan)).tips(&["nondeterministic_output"]),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(hscan))
+            .differs("Everything in one step, with cursor 0.").tips(&["nondeterministic_output"]),
 ];
 
 const fn event(name: &'static str) -> EventName {

@@ -16,7 +16,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::one(ADDS), Effect::Writes(Growth::To(|_, bytes| bytes.max(growth::LEAST_BYTES))), Secrets::None, Run::Data(pfadd)),
     row("pfcount", -2, MAY_REPLICATE, doc(Topic::HyperLogLog, "2.8.9", "O(N)", "Estimates the number of different strings."),
         Keys::all(REFORMS).note("RW because it may change the internal representation of the key, and propagate to replicas"),
-        Effect::Reads, Secrets::None, Run::Atomic(pfcount)),
+        Effect::Reads, Secrets::None, Run::Atomic(pfcount))
+            .differs("Changes nothing: the estimate is not stored in the value."),
     row("pfmerge", -2, DENYOOM, doc(Topic::HyperLogLog, "2.8.9", "O(N)", "Merges HyperLogLogs."),
         Keys::target_and_sources(1, MERGES, READS).misses(Misses::All), Effect::Writes(Growth::Combines), Secrets::None, Run::Atomic(pfmerge)),
 ];

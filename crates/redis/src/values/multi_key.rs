@@ -20,6 +20,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::all(READS), Effect::Reads, Secrets::None, Run::Atomic(mget)).tips(&["request_policy:multi_shard"]),
     row("mset", -3, DENYOOM, doc(Topic::String, "1.0.1", "O(N)", "Sets the values of several keys, all at one instant."),
         Keys::pairs(SETS), Effect::Writes(Growth::SetsPairs), Secrets::None, Run::Atomic(mset))
+            .differs("Writes of one request are limited by the log: see the page of compatibility.")
         .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]),
     row("msetnx", -3, DENYOOM, doc(Topic::String, "1.0.1", "O(N)", "Sets the values of several keys if none of them exists."),
         Keys::pairs(CREATES), Effect::Writes(Growth::SetsPairs), Secrets::None, Run::Atomic(msetnx))
@@ -29,6 +30,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
         .tips(&["request_policy:multi_shard", "response_policy:agg_sum"]),
     row("unlink", -2, FAST | KEYSPACE, doc(Topic::Generic, "4.0.0", "O(1)", "Deletes keys, all at one instant (the same as DEL here)."),
         Keys::all(DELETES), Effect::Writes(Growth::Removes), Secrets::None, Run::Atomic(del))
+            .differs("The same as `DEL`.")
         .tips(&["request_policy:multi_shard", "response_policy:agg_sum"]),
     row("exists", -2, FAST | KEYSPACE | UNCOUNTED, doc(Topic::Generic, "1.0.0", "O(N)", "Counts how many of the keys exist."),
         Keys::all(LOOKS), Effect::Reads, Secrets::None, Run::Atomic(exists)).tips(&["request_policy:multi_shard", "response_policy:agg_sum"]),

@@ -34,7 +34,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("spop", -2, FAST, doc(Topic::Set, "1.0.0", "O(N)", "Takes random members."),
         Keys::one(TAKES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(spop)).tips(&["nondeterministic_output"]),
     row("srandmember", -2, NO_FLAGS, doc(Topic::Set, "1.0.0", "O(N)", "Returns random members."),
-        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(srandmember)).tips(&["nondeterministic_output"]),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(srandmember))
+            .differs("A negative count takes each MiB of the reply from the set of that moment.").tips(&["nondeterministic_output"]),
     row("smove", 4, FAST, doc(Topic::Set, "1.0.0", "O(N)", "Moves a member to another set."),
         Keys::two(TAKES, ADDS).misses(Misses::None), Effect::Writes(Growth::By(|args, _| growth::text(args, 3))), Secrets::None, Run::Atomic(smove)),
     row("sinter", -2, NO_FLAGS, doc(Topic::Set, "1.0.0", "O(N*M)", "Returns the members of all sets."),
@@ -52,7 +53,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("sdiffstore", -3, DENYOOM, doc(Topic::Set, "1.0.0", "O(N)", "Stores the members of the first set alone."),
         Keys::target_and_sources(1, SETS, READS), Effect::Writes(Growth::Combines), Secrets::None, Run::Atomic(sdiffstore)),
     row("sscan", -3, NO_FLAGS, doc(Topic::Set, "2.8.0", "O(N)", "Walks over members."),
-        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(sscan)).tips(&["nondeterministic_output"]),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(sscan))
+            .differs("Everything in one step, with cursor 0.").tips(&["nondeterministic_output"]),
 ];
 
 const fn event(name: &'static str) -> EventName {

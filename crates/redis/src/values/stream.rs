@@ -19,6 +19,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("xadd", -5, DENYOOM | FAST, doc(Topic::Stream, "5.0.0", "O(1) when adding a new entry, O(N) when trimming", "Adds an entry."),
         Keys::one(UPDATES).note("UPDATE instead of INSERT because of the optional trimming feature"),
         Effect::Writes(Growth::By(|args, _| 2 * growth::texts(args, 2) + STREAM_BYTES)), Secrets::None, Run::Data(xadd))
+            .differs("`~` removes multiples of `stream-node-max-entries`, or all.")
         .tips(&["nondeterministic_output"]),
     row("xlen", 2, FAST, doc(Topic::Stream, "5.0.0", "O(1)", "Returns the number of entries."),
         Keys::one(LOOKS), Effect::Reads, Secrets::None, Run::Data(xlen)),
@@ -29,7 +30,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("xdel", -3, FAST, doc(Topic::Stream, "5.0.0", "O(N)", "Removes entries by their ids."),
         Keys::one(REMOVES), Effect::Writes(Growth::By(|_, _| STREAM_BYTES)), Secrets::None, Run::Data(xdel)),
     row("xtrim", -4, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(N)", "Removes the first entries."),
-        Keys::one(REMOVES), Effect::Writes(Growth::By(|_, _| STREAM_BYTES)), Secrets::None, Run::Data(xtrim)).tips(&["nondeterministic_output"]),
+        Keys::one(REMOVES), Effect::Writes(Growth::By(|_, _| STREAM_BYTES)), Secrets::None, Run::Data(xtrim))
+            .differs("`~` removes multiples of `stream-node-max-entries`, or all.").tips(&["nondeterministic_output"]),
     row("xsetid", -3, DENYOOM | FAST, doc(Topic::Stream, "5.0.0", "O(1)", "Sets the last id of a stream."),
         Keys::one(UPDATES), Effect::Writes(Growth::By(|_, _| STREAM_BYTES)), Secrets::None, Run::Data(xsetid)),
 ];

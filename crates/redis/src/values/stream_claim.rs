@@ -20,10 +20,12 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("xclaim", -6, FAST, doc(Topic::Stream, "5.0.0", "O(N)", "Gives pending entries to another consumer."),
         Keys::one(UPDATES).needing(READS),
         Effect::Writes(Growth::By(|args, _| growth::text(args, 3) + STREAM_BYTES + args.len() * PENDING_BYTES)), Secrets::None, Run::Data(xclaim))
+            .differs("Needs the right to read the stream.")
         .tips(&["nondeterministic_output"]),
     row("xautoclaim", -6, FAST, doc(Topic::Stream, "6.2.0", "O(N)", "Gives pending entries that are idle for long to another consumer."),
         Keys::one(REMOVES).needing(READS),
         Effect::Writes(Growth::By(|args, bytes| pending_bytes(args, 6, bytes))), Secrets::None, Run::Data(xautoclaim))
+            .differs("Needs the right to read the stream.")
         .tips(&["nondeterministic_output"]),
 ];
 

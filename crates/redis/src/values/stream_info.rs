@@ -15,11 +15,13 @@ use duramen_wire::resp::number::parse_integer;
 pub(crate) const COMMANDS: &[Spec] = &[
     container("xinfo", doc(Topic::Stream, "5.0.0", "Depends on the subcommand", "A container for commands that tell about streams.")),
     row("xinfo|stream", -3, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(1)", "Tells about a stream."),
-        Keys::at(2, READS), Effect::Reads, Secrets::None, Run::Data(stream_info)),
+        Keys::at(2, READS), Effect::Reads, Secrets::None, Run::Data(stream_info))
+            .differs("`radix-tree-keys` and `-nodes` are computed from `stream-node-max-entries`."),
     row("xinfo|groups", 3, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(N)", "Tells about the groups of a stream."),
         Keys::at(2, READS), Effect::Reads, Secrets::None, Run::Data(groups)),
     row("xinfo|consumers", 4, NO_FLAGS, doc(Topic::Stream, "5.0.0", "O(N)", "Tells about the consumers of a group."),
-        Keys::at(2, READS), Effect::Reads, Secrets::None, Run::Data(consumers)).tips(&["nondeterministic_output"]),
+        Keys::at(2, READS), Effect::Reads, Secrets::None, Run::Data(consumers))
+            .differs("`idle` may be 10 s too much for a consumer that asks in vain.").tips(&["nondeterministic_output"]),
     row("xinfo|help", 2, LOADING | STALE | TELLS, doc(Topic::Stream, "5.0.0", "O(1)", "Lists the subcommands."),
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(help)),
 ];

@@ -23,7 +23,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::streams(1, READS), Effect::Reads, Secrets::None, Run::Atomic(xread)),
     row("xreadgroup", -7, BLOCKING,
         doc(Topic::Stream, "5.0.0", "O(N)", "Gives new entries of several streams to a consumer of a group, or its pending ones again."),
-        Keys::streams(4, READS), Effect::Writes(Growth::By(|args, bytes| pending_bytes(args, 1, bytes))), Secrets::None, Run::Atomic(xreadgroup)),
+        Keys::streams(4, READS), Effect::Writes(Growth::By(|args, bytes| pending_bytes(args, 1, bytes))), Secrets::None, Run::Atomic(xreadgroup))
+            .differs("With `BLOCK`, a new consumer is made when it is given an entry; a removed stream or group is noticed at the next write."),
 ];
 
 /// R1: the time for which a consumer's last request may be too old.

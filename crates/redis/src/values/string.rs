@@ -23,7 +23,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(get)),
     row("set", -3, DENYOOM, doc(Topic::String, "1.0.0", "O(1)", "Sets the value of a key, under conditions and with an expiry if wanted."),
         Keys::one(VARIES).by_arguments(set_access).note("RW and ACCESS due to the optional `GET` argument"),
-        Effect::Writes(Growth::Own(plan_set)), Secrets::None, Run::Data(set)),
+        Effect::Writes(Growth::Own(plan_set)), Secrets::None, Run::Data(set))
+            .differs("`IFEQ` and `IFNE` need the right to read the key."),
     row("setnx", 3, DENYOOM | FAST, doc(Topic::String, "1.0.0", "O(1)", "Sets the value of a key that does not exist."),
         Keys::one(CREATES), Effect::Writes(Growth::Sets(growth::given)), Secrets::None, Run::Data(setnx)),
     row("setex", 4, DENYOOM, doc(Topic::String, "2.0.0", "O(1)", "Sets a value and its time to live in seconds."),
@@ -37,16 +38,18 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("getdel", 2, FAST, doc(Topic::String, "6.2.0", "O(1)", "Returns the value of a key and deletes the key."),
         Keys::one(TAKES), Effect::Writes(Growth::MayRemove), Secrets::None, Run::Data(getdel)),
     row("getex", -2, FAST, doc(Topic::String, "6.2.0", "O(1)", "Returns the value of a key and changes its expiry."),
-        Keys::one(CHANGES).note("RW and UPDATE because it changes the TTL"), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(getex)),
+        Keys::one(CHANGES).note("RW and UPDATE because it changes the TTL"), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(getex))
+            .differs("The current expiry again is no change for `WATCH`."),
     row("append", 3, DENYOOM | FAST, doc(Topic::String, "2.0.0", "O(1)", "Appends to the value of a key."),
-        Keys::one(ADDS), Effect::Writes(Growth::To(|args, bytes| bytes + args.get(2).map_or(0, <[u8]>::len))), Secrets::None, Run::Data(append)),
+        Keys::one(ADDS), Effect::Writes(Growth::To(|args, bytes| bytes + args.get(2).map_or(0, <[u8]>::len))), Secrets::None, Run::Data(append))
+            .differs("Appending nothing is no change for `WATCH`."),
     row("strlen", 2, FAST, doc(Topic::String, "2.2.0", "O(1)", "Returns the length of a value."),
         Keys::one(LOOKS), Effect::Reads, Secrets::None, Run::Data(strlen)),
     row("getrange", 4, NO_FLAGS, doc(Topic::String, "2.4.0", "O(N)", "Returns a part of a value."),
         Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(getrange)),
     row("substr", 4, NO_FLAGS, doc(Topic::String, "1.0.0", "O(N)", "Returns a part of a value (old name of GETRANGE)."),
         Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(getrange)),
-    row("setrange", 4, DENYOOM, doc(Topic::String, "2.2.0", "O(1),", "Overwrites a part of a value."),
+    row("setrange", 4, DENYOOM, doc(Topic::String, "2.2.0", "O(1)", "Overwrites a part of a value."),
         Keys::one(UPDATES), Effect::Writes(Growth::To(with_range)), Secrets::None, Run::Data(setrange)),
     row("incr", 2, DENYOOM | FAST, doc(Topic::String, "1.0.0", "O(1)", "Adds one to an integer."),
         Keys::one(CHANGES), Effect::Writes(Growth::Sets(growth::integer)), Secrets::None, Run::Data(incr)),
@@ -57,7 +60,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("decrby", 3, DENYOOM | FAST, doc(Topic::String, "1.0.0", "O(1)", "Subtracts from an integer."),
         Keys::one(CHANGES), Effect::Writes(Growth::Sets(growth::integer)), Secrets::None, Run::Data(decrby)),
     row("incrbyfloat", 3, DENYOOM | FAST, doc(Topic::String, "2.6.0", "O(1)", "Adds to a floating-point number."),
-        Keys::one(CHANGES), Effect::Writes(Growth::Sets(growth::number)), Secrets::None, Run::Data(incrbyfloat)),
+        Keys::one(CHANGES), Effect::Writes(Growth::Sets(growth::number)), Secrets::None, Run::Data(incrbyfloat))
+            .differs("Adds decimal numbers exactly; beyond the range of a double it is an error."),
 ];
 
 /// SET reads the key if it returns the value or compares it.

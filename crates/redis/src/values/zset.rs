@@ -42,9 +42,11 @@ pub(crate) const COMMANDS: &[Spec] = &[
     row("zmpop", -4, NO_FLAGS, doc(Topic::SortedSet, "7.0.0", "O(N)", "Takes members of the first sorted set that has some."),
         Keys::counted(1, TAKES).misses(Misses::None), Effect::Writes(Growth::Nothing), Secrets::None, Run::Atomic(zmpop)),
     row("zrandmember", -2, NO_FLAGS, doc(Topic::SortedSet, "6.2.0", "O(N)", "Returns random members."),
-        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zrandmember)).tips(&["nondeterministic_output"]),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zrandmember))
+            .differs("A negative count takes each MiB of the reply from the sorted set of that moment.").tips(&["nondeterministic_output"]),
     row("zscan", -3, NO_FLAGS, doc(Topic::SortedSet, "2.8.0", "O(N)", "Walks over members and scores."),
-        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zscan)).tips(&["nondeterministic_output"]),
+        Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(zscan))
+            .differs("Everything in one step, with cursor 0.").tips(&["nondeterministic_output"]),
 ];
 
 /// The growth by scores and members in turn at the end of a request; options are before them.

@@ -140,6 +140,11 @@ fn the_command_table_describes_itself() {
         s.ask("COMMAND DOCS get")
             .contains("Returns the value of a key.")
     );
+    assert!(!s.ask("COMMAND DOCS get").contains("differences"));
+    assert!(
+        s.ask("COMMAND DOCS unlink")
+            .contains("differences\r\n$16\r\nThe same as `DEL`.")
+    );
     assert!(s.ask("COMMAND LIST FILTERBY PATTERN xx*").starts_with("*0"));
     assert!(s.ask("COMMAND LIST").contains("\r\nclient|list\r\n"));
     assert!(

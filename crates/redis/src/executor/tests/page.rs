@@ -11,10 +11,10 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands.md"
 const HEAD: &str = "# Commands
 
 All commands of a server, by group, as `COMMAND DOCS` and `COMMAND INFO` tell them. A test writes
-this page from the command table (`crates/redis/src/executor/tests/page.rs`). [Compatibility with
-Redis](compatibility.md) has the differences from Redis. *Arguments* counts the name too, and the
-words of a subcommand; `-2` stands for two or more. *Since* is the version of Redis that had the
-command first; of Duramen, for its own commands.
+this page from the command table (`crates/redis/src/executor/tests/page.rs`). *Arguments* counts the
+name too, and the words of a subcommand; `-2` stands for two or more. *Since* is the version of
+Redis that had the command first; of Duramen, for its own commands. *Differences* are those from
+Redis; [compatibility with Redis](compatibility.md) has their reasons, and what differs in general.
 ";
 
 /// The page.
@@ -29,8 +29,8 @@ fn page() -> String {
     }
     for topic in topics {
         let _ = write!(page, "\n## {}\n\n", heading(topic));
-        page += "| command | arguments | summary | complexity | flags | since |\n";
-        page += "|---|---|---|---|---|---|\n";
+        page += "| command | arguments | summary | complexity | flags | since | differences |\n";
+        page += "|---|---|---|---|---|---|---|\n";
         let runs = |spec: &&Spec| !spec.has(flag::CONTAINER) || spec.arity == -1;
         let of_topic = offered().filter(|spec| spec.doc.topic == topic);
         for spec in of_topic.filter(runs) {
@@ -52,12 +52,13 @@ fn line(spec: &Spec) -> String {
     let flags = flag::NAMES.iter().filter(|(bit, _)| spec.has(*bit));
     let flags: Vec<&str> = flags.map(|(_, name)| *name).collect();
     format!(
-        "| `{name}` | {} | {} | {} | {} | {} |\n",
+        "| `{name}` | {} | {} | {} | {} | {} | {} |\n",
         spec.arity,
         spec.doc.summary,
         spec.doc.complexity,
         flags.join(" "),
-        spec.doc.since
+        spec.doc.since,
+        spec.doc.differs
     )
 }
 
