@@ -48,7 +48,7 @@ impl Shared {
     }
 }
 
-/// Logs that cleaning cannot end.
+/// Logs that the cleaning of a segment was given up.
 fn log_given_up(segment: SegmentId, why: &str) {
     tracing::error!(
         segment = segment.0,

@@ -24,7 +24,7 @@ use crate::values::{
 use crate::{monitor, transaction};
 use duramen_acl::{CATEGORIES, Catalog, Command};
 
-/// The files of commands. In this order `COMMAND` tells the commands.
+/// The rows of all files of commands, in the order in which `COMMAND` lists them.
 const LISTS: &[&[Spec]] = &[
     connection::COMMANDS,
     databases::COMMANDS,
@@ -108,7 +108,7 @@ const fn collect<const N: usize>(lists: &[&[Spec]]) -> [Spec; N] {
     rows
 }
 
-// The commands as which the requests of native clients count.
+// The requests of native clients count as calls of these commands.
 pub static GET: &Spec = COMMANDS.named("get");
 pub static SET: &Spec = COMMANDS.named("set");
 pub static DEL: &Spec = COMMANDS.named("del");

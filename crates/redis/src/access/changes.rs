@@ -60,7 +60,7 @@ pub(crate) fn load_users(shared: &Shared, deadline: Instant) -> Result<(), Strin
     })
 }
 
-/// Takes over the users of the cluster, unless they or newer ones are here.
+/// Takes over the users of the cluster, unless this server has them, or newer ones, already.
 ///
 /// # Errors
 /// The reason why these users are not understood here; nothing is changed (users::V2).
@@ -169,9 +169,9 @@ pub(crate) fn save_users(shared: &Shared) -> Result<(), String> {
     write_private(file, &text).map_err(|error| failed(error.to_string()))
 }
 
-/// To be called after users changed: closes the connections of users that are gone, and of
-/// monitors and clients in broadcast mode whose users may not be that any more, and wakes all
-/// threads. Returns the closed connections.
+/// Must be called after users changed. Closes the connections of users that are gone, and those of
+/// monitors and of clients that track in broadcast mode whose users may not use all tables any
+/// more. Wakes all threads. Returns the closed connections.
 pub(crate) fn users_changed(shared: &Shared) -> Vec<Arc<ClientRecord>> {
     let users = shared.acl().users();
     let is_gone = |record: &Arc<ClientRecord>| {

@@ -67,7 +67,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(whoami)),
 ];
 
-/// Time for the connections of removed users to end, and the interval of the looks at them.
+/// Time for the connections of removed users to end, and the interval between two checks of them.
 const CLOSING_MAX: Duration = Duration::from_secs(10);
 const CLOSING_LOOK: Duration = Duration::from_millis(1);
 
@@ -103,7 +103,7 @@ pub(crate) fn note_denied(
     refusals::note_denial(shared, origin(shared, client), reason, object, context);
 }
 
-/// Why a request is refused whose rights were checked again after a wait.
+/// Returns the reason for which a request is refused whose rights were checked again after a wait.
 #[cold]
 pub(crate) fn refused_late(ctx: &Context<'_>, refusal: Refusal) -> Failure {
     if let Refusal::Denied(denied) = refusal {
@@ -126,8 +126,9 @@ pub(crate) fn refused_late(ctx: &Context<'_>, refusal: Refusal) -> Failure {
     refusal_text(refusal, ctx.client, ctx.request.spec).into()
 }
 
-/// Checks a queued request again when EXEC runs it: its user may have other rights by now, also by
-/// a step before it. `None`: it is refused, and answered.
+/// Checks a queued request again when EXEC runs it: its user may have other rights by now, also
+/// because of an earlier command of the same EXEC. `None`: the request is refused, and the error is
+/// its reply.
 pub(crate) fn permit_queued(
     ctx: &mut Context<'_>,
     request: &Request<'_>,
@@ -172,7 +173,7 @@ pub(crate) fn users(ctx: &mut Context<'_>) -> Done {
 const USERS_PER_SLICE: usize = 256;
 const USER_BYTES_PER_SLICE: usize = 256 << 10;
 
-/// In slices: the users when it began.
+/// ACL LIST runs in slices and lists the users as they were when it began.
 pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     let mut walk = ctx.client.parking.take_walk(ctx.table);
     let users = walk
@@ -236,7 +237,8 @@ pub(crate) fn getuser(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// Redis's clients expect exactly these fields. The tables follow the keys.
+/// Redis's clients expect exactly these fields. The field of the keys has the patterns of tables
+/// too.
 fn write_selector(reply: &mut Encoder<'_>, selector: &Selector) {
     let (keys, tables) = (selector.keys(), selector.tables());
     let blank: &[u8] = match keys.is_empty() || tables.is_empty() {
@@ -251,8 +253,8 @@ fn write_selector(reply: &mut Encoder<'_>, selector: &Selector) {
     reply.bulk(&selector.channels());
 }
 
-/// users::V4: a member that serves no data yet would change its own users, which the cluster's
-/// replace.
+/// Refuses a change of users on a member that serves no data yet (users::V4): the change would go
+/// to the member's own users, and the cluster's users replace those.
 fn after_joining(ctx: &Context<'_>) -> Done {
     if !changes::joins_a_cluster(ctx.shared) {
         return Ok(());
@@ -262,7 +264,8 @@ fn after_joining(ctx: &Context<'_>) -> Done {
     ))
 }
 
-/// users::V1, for a client whose request may have changed its user.
+/// Takes over the changed user of a client, or closes its connection (users::V1). Called after a
+/// request that may have changed the user.
 pub(crate) fn renew(ctx: &mut Context<'_>) {
     if !ctx.client.renew(ctx.shared) {
         ctx.turn.ending = Ending::CloseNow;
@@ -309,7 +312,7 @@ pub(crate) fn deluser(ctx: &mut Context<'_>) -> Done {
         });
     }
     let removed: Result<i64, Failure> = ctx.shared.acl().change(|users| Ok(remove(users)));
-    // As CLIENT KILL: the reply waits until none of their requests runs any more.
+    // As with CLIENT KILL, the reply waits until none of their requests runs any more.
     for record in changes::users_changed(ctx.shared) {
         if record.id == ctx.client.id() {
             ctx.turn.ending = Ending::CloseAfterReply;
@@ -325,7 +328,7 @@ pub(crate) fn deluser(ctx: &mut Context<'_>) -> Done {
 }
 
 /// Changes the users of the whole cluster; `make` returns the reply. The reply waits until the
-/// coordinator has stored them, and none of the requests of removed users runs here any more.
+/// coordinator has stored the change, and until no request of a removed user runs here any more.
 fn in_cluster(
     ctx: &mut Context<'_>,
     make: impl Fn(&mut Users, &Catalog) -> Result<Vec<u8>, String> + Send + 'static,
@@ -492,7 +495,7 @@ pub(crate) fn dryrun(ctx: &mut Context<'_>) -> Done {
     let object = |n| String::from_utf8_lossy(args.get(n).unwrap_or_default());
     let what = match denied {
         Denied::Command => format!("run the '{}' command", spec.name),
-        // DURAMEN.SCAN, which names no key.
+        // This is the key of DURAMEN.SCAN, which names none.
         Denied::Key(0) => "access all keys".to_owned(),
         Denied::Key(n) => format!("access the '{}' key", object(n)),
         Denied::Channel(n) => format!("access the '{}' channel", object(n)),
@@ -511,7 +514,7 @@ pub(crate) fn save(ctx: &mut Context<'_>) -> Done {
     with_file(ctx, |shared, _| changes::save_users(shared))
 }
 
-/// Works with the file of users.
+/// Runs `work`, which reads or writes the file of users, on another thread; the reply waits for it.
 fn with_file(ctx: &mut Context<'_>, work: fn(&Shared, Instant) -> Result<(), String>) -> Done {
     if ctx.shared.acl().file().is_none() {
         return Err(format!("ERR {NO_FILE}").into());

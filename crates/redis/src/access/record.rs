@@ -9,7 +9,7 @@ use crate::state::client::Client;
 use duramen_config::AUDIT_CLASSES;
 use duramen_wire::resp::Args;
 
-/// Arguments in a record, and bytes of each.
+/// Maximum arguments in a record, and maximum bytes of each.
 const ARGS_MAX: usize = 16;
 const ARG_BYTES_MAX: usize = 128;
 

@@ -18,7 +18,7 @@ pub struct Origin {
     pub address: String,
     /// Its id; 0: it has none.
     pub client: u64,
-    /// Its description in `ACL LOG`: a line as of `CLIENT LIST`.
+    /// Its description in `ACL LOG`: a line in the form of `CLIENT LIST`.
     pub line: String,
 }
 

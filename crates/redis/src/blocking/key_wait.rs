@@ -14,14 +14,14 @@ const KEY_BYTES: usize = 190;
 
 /// The wait of one request.
 pub(crate) struct KeyWait {
-    /// In milliseconds of the server's clock; 0: it has no end.
+    /// The end of the wait in milliseconds of the server's clock; 0: the wait has no end.
     pub(crate) deadline_ms: u64,
     pub(crate) table: TableId,
     /// Its place in the queues of `keys`; `None`: it has none at the moment.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) keys: Vec<WaitKey>,
-    /// In a cluster: the places of its keys, and since when this member serves them. A slot may be
-    /// divided, so not all keys leave together.
+    /// In a cluster: the places of its keys, and the version of the tablet list since which this
+    /// member serves each. A slot may be divided, so not all keys leave together.
     pub(crate) places: Vec<(RouteHash, Option<TabletsVersion>)>,
     /// The ids behind which XREAD reads, as they were at its first look.
     pub(crate) last_ids: Vec<Id>,
@@ -33,8 +33,8 @@ impl KeyWait {
         self.deadline_ms > 0 && clock::now_ms() >= self.deadline_ms
     }
 
-    /// Whether it is over: its request is answered without a look at its keys. `state`: that of its
-    /// client's record.
+    /// Whether the wait is over: its request is then answered without a look at its keys. `state`
+    /// is the state of the client's record.
     pub(crate) fn is_over(&self, state: u8) -> bool {
         self.is_late()
             || matches!(
@@ -57,7 +57,7 @@ impl KeyWait {
 pub struct Blocked(Option<Box<KeyWait>>);
 
 impl Blocked {
-    /// Whether its first request was shown before, and waits for elements.
+    /// Whether the first request was shown before, and waits for elements.
     #[inline]
     pub fn waits(&self) -> bool {
         self.0.is_some()

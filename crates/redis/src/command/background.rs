@@ -1,9 +1,10 @@
 //! Commands whose work takes long: threads of the server do it, and the reply waits.
 //!
 //! **Invariants**
-//! - W1: work begins only while its client is there to hear of it, and not later than [`PATIENCE`]
+//! - W1: work begins only while its client is still connected, and not later than [`PATIENCE`]
 //!   after its request: a command that nobody waits for any more must not take effect after others.
-//!   `CLIENT PAUSE` has had its effect by then, and its work changes nothing: it is always done.
+//!   The work of `CLIENT PAUSE` is always done: the pause has begun by then, and the work changes
+//!   nothing.
 
 use super::context::{Context, Done, Failure};
 use super::turn::Ending;
@@ -20,9 +21,9 @@ pub(crate) const OK: &[u8] = b"+OK\r\n";
 /// Time for a command's work, from its request on: a new coordinator may have to be elected first.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Gives the command's work to a thread; the reply, which `work` returns, waits for it. `work` also
-/// gets the time after which it must change nothing in the cluster any more. The text of an error
-/// becomes `-ERR …`. Not for a command inside of `EXEC`.
+/// Gives the command's work to a thread. The reply is the result of `work`, and is sent when the
+/// work is done. `work` also gets the time after which it must change nothing in the cluster any
+/// more. The text of an error becomes `-ERR …`. Must not be called for a command inside of `EXEC`.
 pub(crate) fn run(
     ctx: &mut Context<'_>,
     kind: Kind,
@@ -52,7 +53,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// W1
+/// Fails if the work must not begin any more (W1).
 fn may_begin(client: &ClientRecord, deadline: Instant) -> Result<(), String> {
     if client.is_gone() {
         return Err("the client is gone".to_owned());

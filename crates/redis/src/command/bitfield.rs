@@ -1,4 +1,4 @@
-//! The arguments of BITFIELD: its command runs them, and EXEC plans by them (`room`).
+//! The arguments of BITFIELD: the command runs them, and EXEC plans its room by them (`room`).
 
 use super::context::{Failure, NOT_AN_INTEGER, SYNTAX};
 use duramen_types::bits::{Form, Overflow};
@@ -9,7 +9,7 @@ const BAD_OFFSET: Failure = Failure::Text("ERR bit offset is not an integer or o
 /// Redis's strings end at 512 MiB.
 const BITS_MAX: i64 = 1 << 32;
 
-/// A bit offset; `width`: `#n` counts in units of so many bits.
+/// Parses a bit offset. With `width`, the form `#n` counts in units of that many bits.
 pub(crate) fn parse_offset(text: &[u8], width: Option<u32>) -> Result<usize, Failure> {
     let (text, factor) = match (text, width) {
         ([b'#', rest @ ..], Some(width)) => (rest, i64::from(width)),
@@ -105,9 +105,9 @@ pub(crate) fn parse_steps(args: &Args<'_>, only_get: bool) -> Result<Vec<Step>, 
     Ok(steps)
 }
 
-/// Bytes that a string has at least after BITFIELD with these arguments.
+/// Minimum bytes of the string after BITFIELD with these arguments.
 pub(crate) fn bytes_of(args: &Args<'_>) -> usize {
-    let steps = parse_steps(args, false).unwrap_or_default(); // then it fails without effect
+    let steps = parse_steps(args, false).unwrap_or_default(); // if invalid, the command fails
     end_of(&steps).map_or(0, |end| end.div_ceil(8))
 }
 

@@ -58,8 +58,8 @@ pub fn look_ahead(shared: &Shared, guard: &Guard<'_>, client: &mut Client, key: 
     client.parking.want_ahead(cold, room)
 }
 
-/// Its request is presented again, and was shown to monitors, or written into the audit log: that
-/// is not done once more.
+/// Notes that the client's request, which is presented again, was shown to monitors or written into
+/// the audit log: neither is done a second time.
 #[cold]
 pub(crate) fn note_reported(spec: &Spec, shared: &Shared, local: &Local, client: &mut Client) {
     let is_monitored = shared.commands.gate() & global::MONITORED != 0;
@@ -77,7 +77,7 @@ pub(crate) fn warm<'k>(
     keys: impl Iterator<Item = Key<'k>>,
 ) -> Done {
     // EXEC requested the entries of all keys before it ran the first command, and they are in
-    // memory or lent (C1). On a draft its keys are not known before.
+    // memory or lent (C1). The keys of an EXEC on a draft are not known before.
     if !ctx.local.has_tier() || ctx.local.exec.runs() && guard.draft().is_none() {
         return Ok(());
     }
@@ -89,7 +89,7 @@ pub(crate) fn warm<'k>(
                 first.get_or_insert(cold);
                 ctx.client.parking.want(cold);
             }
-            // The command that uses the key reports that.
+            // The command that uses the key reports the missing table.
             Ok(None) | Err(Error::NoSuchTable(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -128,8 +128,8 @@ pub(crate) fn note_colds<T>(
     step
 }
 
-/// Parks the request if it failed because of entries on flash. `Some`: it has finally failed,
-/// for this reason.
+/// Parks the request if it failed because of entries on flash. Returns the reason if the request
+/// has finally failed.
 #[cold]
 pub(crate) fn park(
     ctx: &mut Context<'_>,

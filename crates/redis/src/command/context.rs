@@ -1,4 +1,4 @@
-//! The context in which a command runs: what it asks there.
+//! The functions of the context in which a command runs.
 
 use super::key::Key;
 pub(crate) use super::outcome::{
@@ -68,8 +68,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Makes the replies wait until all writes of any client up to now have the table's level: for
-    /// data that is seen without a guard.
+    /// Makes the replies wait until all writes of all clients up to now have reached the table's
+    /// level: for data that is seen without a guard.
     pub(crate) fn settle_all(&mut self) {
         if let Some(log) = self.shared.store().log() {
             let level = self.level();

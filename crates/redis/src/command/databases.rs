@@ -36,7 +36,7 @@ pub(crate) const DROPPED_NOW: Failure =
 const OWN: &str = "duramen:";
 const TABLE: &str = "duramen:databases";
 const KEY: &[u8] = b"places";
-/// Key and length of the object that SWAPDB writes.
+/// Key and maximum length of the object that SWAPDB writes.
 pub(crate) const PLACES: (&[u8], usize) = (KEY, size_of::<u32>() * DBS);
 /// Value in the object: the database has no table.
 const NONE: u32 = u32::MAX;
@@ -46,8 +46,8 @@ pub(crate) fn is_own(name: &str) -> bool {
     name.starts_with(OWN)
 }
 
-/// The table of database 0 on a single server is `default`. A table of this name was once taken for
-/// it after a restart, and the data of database 0 could not be reached.
+/// A table of this name was once taken for database 0 after a restart. The table of database 0 on a
+/// single server is `default`, so its data could not be reached.
 pub(crate) const NOT_FIRST: &str = "db0";
 
 /// The tables that clients may see.
@@ -57,8 +57,8 @@ pub(crate) fn tables(shared: &Shared) -> Vec<TableInfo> {
     tables
 }
 
-/// Creates the table to which swaps are written, if there is none; None: the data is in memory
-/// only. Not to be called while a guard is held.
+/// Creates the table to which swaps are written, if there is none. Returns `None` if the data is in
+/// memory only. Must not be called while a guard is held.
 pub(crate) fn own_table(shared: &Shared, client: &mut Client) -> Result<Option<TableId>, Failure> {
     if shared.store().log().is_none() {
         return Ok(None);
@@ -93,13 +93,13 @@ pub(crate) fn exchange(
     let exchanged = [first, second].map(|db| commands.table(db));
     ctx.shared.tracking().all_changed(&ctx.shared.threads, None);
     for table in exchanged.into_iter().flatten() {
-        ctx.local.wake_table(ctx.shared, table); // another table is behind their databases
+        ctx.local.wake_table(ctx.shared, table); // both databases have another table now
     }
     Ok(())
 }
 
-/// Called before a table is dropped, when no database has it any more: writes the mapping, if one
-/// was written before. After a restart the id of the dropped table may be assigned again.
+/// Must be called before a table is dropped, when no database has it any more. Writes the mapping,
+/// if one was written before: after a restart the id of the dropped table may be assigned again.
 pub(crate) fn note_places(ctx: &mut Context<'_>, session: &mut Session) -> Result<(), Error> {
     if ctx.shared.store().tables().find(TABLE).is_none() {
         return Ok(());
@@ -169,7 +169,7 @@ pub(crate) fn create_table(
     let tell = |table| shared.commands.levels.set(table, level);
     match shared.durability() {
         Some(durability) => {
-            durability.log().check_disk()?; // else its client would wait for space
+            durability.log().check_disk()?; // a full disk: the client would wait for space
             durability.store().begin_table(name, level, tell)
         }
         None => Ok(shared.store().tables().create_told(name, level, tell)?),
@@ -207,7 +207,8 @@ pub(crate) fn table_for(shared: &Shared, client: &mut Client, db: u8) -> Result<
     for _ in 0..TABLE_ATTEMPTS_MAX {
         let table = match create(shared, client, &name, None) {
             Ok(table) => Some(table),
-            // Another thread or DURAMEN.TABLE created it first; it may be dropped by now.
+            // Another thread or DURAMEN.TABLE created the table first; it may be dropped again by
+            // now.
             Err(duramen::Error::TableExists(_)) => shared.store().tables().find(&name),
             Err(error) => return Err(error.into()),
         };
@@ -260,13 +261,14 @@ pub(crate) fn table_in(ctx: &mut Context<'_>, db: u8) -> Result<TableId, Failure
     }
 }
 
-/// Whether the log fails: then each request is a turn of its own.
+/// Whether the log fails. While it does, each request is a turn of its own.
 #[inline]
 pub(crate) fn log_fails(shared: &Shared) -> bool {
     shared.commands.gate() & global::FAILED != 0
 }
 
-/// I2: to be called after a request ran, before its reply is sent.
+/// Makes the reply wait for an exchange of databases (I2). Called after a request ran, before its
+/// reply is sent.
 #[inline]
 pub(crate) fn observe(shared: &Shared, local: &mut Local, client: &mut Client, ran: &Spec) {
     if shared.commands.gate() & global::EXCHANGED != 0 && tells_of_data(ran) {
@@ -290,7 +292,7 @@ fn observe_slowly(shared: &Shared, local: &mut Local, client: &mut Client, spec:
     }
 }
 
-/// After loading: assigns every table to its database.
+/// After loading, assigns every table to its database.
 ///
 /// # Errors
 /// [`Error::TooManySessions`].

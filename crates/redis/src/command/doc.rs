@@ -4,7 +4,7 @@
 #[derive(Clone, Copy)]
 pub(crate) struct Doc {
     pub(crate) topic: Topic,
-    /// The version of Redis that had it first; of Duramen, for its own commands.
+    /// The first version of Redis that had the command; for Duramen's own commands, of Duramen.
     pub(crate) since: &'static str,
     pub(crate) complexity: &'static str,
     pub(crate) summary: &'static str,
@@ -47,12 +47,12 @@ pub(crate) enum Topic {
     Server,
     Cluster,
     Duramen,
-    /// A command of a kind that does not exist here.
+    /// A command of Redis for features that do not exist here.
     Foreign,
 }
 
 impl Topic {
-    /// As in Redis.
+    /// The topic's name, as in Redis.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Topic::Connection => "connection",

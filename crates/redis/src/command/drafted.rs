@@ -4,29 +4,30 @@
 //! **Mechanism.** The step changes a draft (engine::draft). When it has ended, the keys that it met
 //! are locked, their stamps are compared, and the draft is applied as one group. If a key has
 //! changed meanwhile, the draft is dropped and the step runs again. After some such runs the step
-//! reserves the keys that it has met: the writes of others to them wait (shared::reserved). While
-//! another step has reserved one of its keys it does not run, for that would be in vain. A step
-//! that has once asked for a reservation runs only while it has one; a run that it had suspended is
-//! dropped, so that those that wait take no memory.
+//! reserves the keys that it has met: the writes of others to them wait (shared::reserved). A step
+//! does not run while another step has reserved one of its keys: the run would be in vain. A step
+//! that has once asked for a reservation runs only while it has one. A suspended run of such a step
+//! is dropped, so that waiting steps take no memory.
 //!
 //! **Invariants**
 //! - R1: a step locks no key while it runs: reading a key waits for the step that has it locked,
 //!   which may wait for a key of this one (transaction::T8).
 //! - R2: a step changes no data and tells nobody before its commit. So it may run again at any
 //!   time.
-//! - R3: a step that conflicts makes progress: while it has reserved keys, a run of it is in vain
-//!   only if it meets a key that it has not met before, or a write that began before. It has them
-//!   until it ends, for `busy-reply-threshold` at most. It fails when its runs in vain have taken
-//!   that long together, without the time of others between their slices.
+//! - R3: a step that conflicts makes progress. While it has reserved keys, a run of it is in vain
+//!   only if the run meets a key that the step has not met before, or a write that began before the
+//!   reservation. The step has the reservation until it ends, for `busy-reply-threshold` at most.
+//!   The step fails when its runs in vain have taken that long together, without the time of others
+//!   between their slices.
 //! - R4: in a cluster a step is committed only if this member has served all its keys without a
-//!   break since the step began. Keys that have left were perhaps changed elsewhere, and the stamp
-//!   of an absent key still holds when the others have been purged.
-//! - R5: a write that meets a damaged key, or a limit that Redis has not (of a value, of the
-//!   draft), ends the step, and nothing of it is done: its earlier writes may have taken the only
-//!   copy of the data from elsewhere.
-//! - R6: a step that changes nothing locks no key when it ends, so removals of other keys break it
-//!   if it has met absent ones (draft::P2). No reservation keeps these away: so a step that has
-//!   asked for one locks its keys, whatever it does with them.
+//!   break since the step began. Keys that have left may have been changed elsewhere. The stamp of
+//!   an absent key is no proof: it still holds after the keys that left have been purged.
+//! - R5: two kinds of writes end the step, and nothing of the step is done: a write that meets a
+//!   damaged key, and one that meets a limit that Redis does not have (of a value, of the draft).
+//!   The step's earlier writes may have taken the only copy of the data from elsewhere.
+//! - R6: a step that changes nothing locks no key when it ends, so the step is in vain if it has
+//!   met absent keys and others remove any keys meanwhile (draft::P2). No reservation prevents such
+//!   removals. So a step that has asked for one locks its keys, even if it changes none.
 
 use super::context::{Context, Done, Failure};
 use crate::state::conflicts::{Conflicts, Next};
@@ -39,16 +40,18 @@ use std::time::Duration;
 /// A key to lock: its table, and its hash.
 pub(crate) type KeyPlace = (TableId, KeyHash);
 
-/// Scripts of an EXEC that is alone in the store: the others wait at the store's door meanwhile.
+/// Maximum time of the scripts of an EXEC that is alone in the store: all other sessions wait at
+/// the store's door meanwhile.
 pub(crate) const ALONE_MAX: Duration = Duration::from_millis(6);
-/// Time of the runs of a step that cannot be suspended: its thread serves nobody else meanwhile.
+/// Maximum time of the runs of a step that cannot be suspended: its thread serves no other client
+/// meanwhile.
 pub(crate) const IN_ONE_GO_MAX: Duration = Duration::from_millis(100);
 
 pub(crate) const IN_CONFLICT: Failure = Failure::Text(
     "ERR it ran again and again for busy-reply-threshold, because its keys changed each time before it ended: nothing was done",
 );
 
-/// Whether a step may run again.
+/// Checks that a step may run again.
 ///
 /// # Errors
 /// R3: it has run in vain for too long.
@@ -60,14 +63,15 @@ pub(crate) fn check_time(ctx: &mut Context<'_>, conflicts: &Conflicts) -> Done {
     }
 }
 
-/// Whether the client of a step has to look at [`stands_in_line`]. `writes`: the step may write.
+/// Whether [`stands_in_line`] must be called for the step of a client. `writes`: the step may
+/// write.
 pub(crate) fn may_stand_in_line(ctx: &Context<'_>, writes: bool) -> bool {
     let has_asked = ctx.local.scripts.has_asked(ctx.client.id());
     has_asked || writes && ctx.shared.commands.has_reserved()
 }
 
 /// As [`stands_in_line`], for a step that has asked for a reservation: the line has its keys.
-/// `None`: it is not in line.
+/// Returns `None` if the step is not in line.
 pub(crate) fn still_stands_in_line(ctx: &Context<'_>) -> Option<bool> {
     let client = ctx.client.id();
     if !ctx.local.scripts.has_asked(client) {
@@ -77,8 +81,9 @@ pub(crate) fn still_stands_in_line(ctx: &Context<'_>) -> Option<bool> {
     Some(!is_first)
 }
 
-/// Whether the step of a client on these keys does not run now: another step has reserved some of
-/// them, or this one has asked for a reservation, and is not the first. It stands in line then.
+/// Whether the step of a client on these keys must not run now, but stands in line: another step
+/// has reserved some of the keys, or this one has asked for a reservation and is not the first in
+/// line.
 pub(crate) fn stands_in_line(
     ctx: &mut Context<'_>,
     keys: impl Iterator<Item = KeyHash> + Clone,
@@ -88,15 +93,15 @@ pub(crate) fn stands_in_line(
     (has_asked || ctx.shared.commands.stops(client, keys.clone())) && !reserve(ctx, keys)
 }
 
-/// Reserves keys for the step of a client (R3). False: it stands in line.
+/// Reserves keys for the step of a client (R3). Returns false if the step stands in line.
 fn reserve(ctx: &mut Context<'_>, keys: impl Iterator<Item = KeyHash>) -> bool {
     let most = ctx.local.config(ctx.shared).scripts.patience();
     let scripts = &mut ctx.local.scripts;
     scripts.reserve(ctx.shared, ctx.client.id(), keys, most)
 }
 
-/// A run that has taken `time` was in vain; `keys`: those that it has met. True: the next run
-/// begins at once; false: others run before.
+/// Notes that a run that has taken `time` was in vain; `keys` are those that it has met. Returns
+/// true if the next run begins at once, and false if others run before.
 ///
 /// # Errors
 /// R3: it has run in vain for too long.
@@ -118,7 +123,7 @@ pub(crate) fn runs_at_once(
     })
 }
 
-/// The tablet list with which a step begins (R4); `None`: the server is in no cluster.
+/// The tablet list with which a step begins (R4); `None` if the server is in no cluster.
 pub(crate) fn list_at_start(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -126,7 +131,8 @@ pub(crate) fn list_at_start(
     Some(ctx.view(guard)?.tablets_version())
 }
 
-/// R4; `list`: that of [`list_at_start`].
+/// Whether this member has served all keys of the draft since `list`, the result of
+/// [`list_at_start`] (R4).
 fn is_served(view: &View, draft: &Draft, list: Option<TabletsVersion>) -> bool {
     if has_bug(Bug::DraftsAreNotRouted) {
         return true;
@@ -137,12 +143,14 @@ fn is_served(view: &View, draft: &Draft, list: Option<TabletsVersion>) -> bool {
     })
 }
 
-/// Applies a draft if all its keys are as its step has met them, if they were served here since
-/// `list` (R4), if nobody has reserved those that it changes, and if `check` agrees, for which the
-/// keys `more` are locked too. False: nothing was done. A step that is alone in the store locks its
-/// keys too, unless it removes some and writes none: the locks come with places in the index
-/// (transaction::T2), and a store that is full may have none. It heeds no reservation: it may have
-/// done what cannot be taken back.
+/// Applies a draft and returns true, or does nothing and returns false. The draft is applied if all
+/// its keys are as its step has met them, if they were served here since `list` (R4), if nobody has
+/// reserved those that it changes, and if `check` agrees. The keys `more` are locked for `check`
+/// too.
+///
+/// A step that is alone in the store locks its keys too, unless it removes some and writes none: a
+/// lock may need a place in the index (transaction::T2), and a store that is full may have none.
+/// Such a step heeds no reservation: it may have done what cannot be taken back.
 pub(crate) fn commit(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -151,7 +159,7 @@ pub(crate) fn commit(
     more: &[KeyPlace],
     mut check: impl FnMut(&mut Context<'_>, &Guard<'_>, Option<&View>) -> Result<bool, Failure>,
 ) -> Result<bool, Failure> {
-    // If a range is taken away after this, the keys cannot be locked (routing).
+    // If a range is taken away after this line, the keys cannot be locked (routing).
     let view = ctx.view(guard);
     let view = view.as_deref();
     if view.is_some_and(|view| !is_served(view, draft, list)) {
@@ -186,7 +194,7 @@ pub(crate) fn commit(
     });
     ctx.locked = locked;
     match done {
-        // No memory for the locks, or a table has gone.
+        // There is no memory for the locks, or a table has gone.
         Err(Failure::Engine(_)) if draft.is_empty() => {
             guard.unlock_keys();
             commit_unlocked(ctx, guard, draft, view, check)

@@ -1,4 +1,4 @@
-//! Keyspace events of commands: a command names an event, and it leaves with the command's reply
+//! Keyspace events of commands: a command names an event, which leaves with the command's reply
 //! (`reply::effects`).
 
 use super::context::Context;
@@ -18,8 +18,8 @@ pub(crate) const DEL: EventName = (EventClasses::GENERIC, "del");
 pub(crate) const EXPIRE: EventName = (EventClasses::GENERIC, "expire");
 pub(crate) const PERSIST: EventName = (EventClasses::GENERIC, "persist");
 pub(crate) const NEW: EventName = (EventClasses::NEW, "new");
-/// A turn ends after the request with which its messages will be matched with more patterns than
-/// this: one or two milliseconds.
+/// A turn ends after the request with which its messages are to be matched with more patterns than
+/// this: matching so many takes one or two milliseconds.
 const MATCHES_PER_TURN: usize = 32 << 10;
 const MISS: EventName = (EventClasses::MISS, "keymiss");
 const EXPIRED: EventName = (EventClasses::EXPIRED, "expired");
@@ -47,14 +47,14 @@ impl Context<'_> {
         self.shared.commands.events() != EventClasses::default()
     }
 
-    /// Something has happened to a key of the selected table.
+    /// Adds an event of a key of the selected table.
     #[inline]
     pub(crate) fn notify(&mut self, event: EventName, key: &[u8]) {
         self.notify_in(self.table, event, key);
     }
 
-    /// As [`notify`](Self::notify), for a key of any table. Those behind no database have no
-    /// events.
+    /// As [`notify`](Self::notify), for a key of any table. Keys of tables behind no database have
+    /// no events.
     #[inline]
     pub(crate) fn notify_in(&mut self, table: TableId, event: EventName, key: &[u8]) {
         let classes = self.shared.commands.events();
@@ -74,19 +74,20 @@ impl Context<'_> {
                 key,
             });
             self.note_matching();
-            self.note_matching(); // by its key, and by its name
+            self.note_matching(); // each event is two messages: by its key, and by its name
         }
     }
 
-    /// A message was added that is matched with all patterns when it is released: after the time of
-    /// its turn was looked at.
+    /// Counts a message that was added: it is matched with all patterns when it is released, after
+    /// the time of its turn was measured.
     pub(crate) fn note_matching(&mut self) {
         self.turn.matches += self.shared.pubsub().count(Kind::Pattern);
         self.turn.halted |= self.turn.matches > MATCHES_PER_TURN;
     }
 
-    /// The command has replaced keys that had expired: tells of that before what it did, which
-    /// began at effect `from`. Returns the place behind these events.
+    /// Adds the events of keys that had expired and that the command has replaced. They come before
+    /// the command's own effects, which begin at effect `from`. Returns the place behind these
+    /// events.
     #[cold]
     pub(crate) fn notify_replaced(
         &mut self,
@@ -103,13 +104,14 @@ impl Context<'_> {
         from + events
     }
 
-    /// A key was read and was not there.
+    /// Adds the event of a key that was read and is missing.
     #[inline]
     pub(crate) fn notify_miss(&mut self, key: &[u8]) {
         self.notify(MISS, key);
     }
 
-    /// A command may have changed a key, by `event`; `outcome`: of that.
+    /// Adds the events of a command's write to a key, if the write has changed the key: `event`
+    /// says how, and `outcome` is the outcome of the write.
     #[inline]
     pub(crate) fn notify_change(&mut self, event: EventName, key: &[u8], outcome: Outcome) {
         if self.has_events() && outcome.before != outcome.after {
@@ -131,7 +133,8 @@ impl Context<'_> {
         }
     }
 
-    /// A key was written by SET or its like with a time of expiry; `outcome`: of that write.
+    /// Adds the events of a write to a key by SET or its like, with a time of expiry. `outcome` is
+    /// the outcome of the write.
     #[inline]
     pub(crate) fn notify_set_for(&mut self, key: &[u8], outcome: Outcome) {
         if self.has_events() {
@@ -146,7 +149,8 @@ impl Context<'_> {
         }
     }
 
-    /// A key may have been removed; `outcome`: of that.
+    /// Adds the event of a removal, if the key was removed. `outcome` is the outcome of the
+    /// removal.
     #[inline]
     pub(crate) fn notify_removal(&mut self, key: &[u8], outcome: Outcome) {
         if outcome.before.is_some() {

@@ -51,18 +51,19 @@ pub(crate) const CONTAINER: u64 = 1 << 28;
 /// Is a subcommand (set by the table itself).
 pub(crate) const SUB: u64 = 1 << 29;
 
-/// Tells about the server and has no other effect. It may take milliseconds.
+/// Reports on the server and has no other effect. It may take milliseconds.
 pub(crate) const REPORTS: u64 = 1 << 38;
-/// Tells something short and has no other effect, within EXEC at least.
+/// Has a short reply and no other effect, within EXEC at least.
 pub(crate) const TELLS: u64 = 1 << 39;
-/// Its effect comes with the data of a commit, or again, though it is no change of data.
+/// Its effect comes with the data of a commit, or again when the step runs again, although it is no
+/// change of data.
 pub(crate) const WITH_DATA: u64 = 1 << 41;
 /// Has no keys and may take milliseconds to change something.
 pub(crate) const SWEEPS: u64 = 1 << 42;
-/// Takes elements from the first of its keys that has some, or waits for some. It writes to
-/// that key alone, and asks itself whether that is reserved.
+/// Takes elements from the first of its keys that has some, or waits for some. It writes to that
+/// key alone, and checks by itself whether the key is reserved.
 pub(crate) const TAKES_FIRST: u64 = 1 << 43;
-/// May change the rights of its client.
+/// May change the rights of its own client.
 pub(crate) const CHANGES_RIGHTS: u64 = 1 << 44;
 /// May change the level of what is written.
 pub(crate) const CHANGES_SETTINGS: u64 = 1 << 45;
@@ -72,7 +73,7 @@ pub(crate) const SEVERAL_TABLES: u64 = 1 << 46;
 pub(crate) const RUNS_QUEUE: u64 = 1 << 47;
 /// Runs while clients are paused.
 pub(crate) const UNPAUSES: u64 = 1 << 48;
-/// Gets the store, if there is one, but tells nothing that depends on data.
+/// Runs on the store, if there is one, but its reply does not depend on data.
 pub(crate) const WITHOUT_DATA: u64 = 1 << 49;
 /// Sends a message to subscribers, and replies with their number.
 pub(crate) const PUBLISHES: u64 = 1 << 50;

@@ -12,17 +12,18 @@ use duramen_wire::resp::number::parse_integer;
 pub(crate) const INTEGER_BYTES: usize = 20;
 /// More bytes than the text of any number: the smallest float has 326 digits.
 pub(crate) const NUMBER_BYTES: usize = 400;
-/// A collection has at most this many bytes more for an element than the element's arguments.
+/// Maximum bytes that a collection needs for an element beside the bytes of the element's
+/// arguments.
 const ELEMENT_BYTES: usize = 16;
 /// A score in a sorted set.
 pub(crate) const SCORE_BYTES: usize = 9;
-/// A HyperLogLog, which may grow to that by any change.
+/// Bytes of a HyperLogLog: any change of one may make it this long.
 pub(crate) const LEAST_BYTES: usize = 12_304;
-/// A collection that is not longer has no more elements than it may have: each takes a byte.
+/// A collection of at most so many bytes cannot have too many elements: each element takes a byte.
 const FEW_ELEMENTS_BYTES: usize = COLLECTION_ELEMENTS_MAX;
 
-/// A bound of the bytes that the values of a command's keys may have afterwards. Too high wastes a
-/// part of a segment; too low is a defect.
+/// A bound of the bytes that the values of a command's keys may have afterwards. A bound that is
+/// too high wastes a part of a segment; one that is too low is a defect.
 #[derive(Clone, Copy)]
 pub(crate) enum Growth {
     /// Values change in place or become shorter.
@@ -185,12 +186,12 @@ pub(crate) fn number(_: &Args<'_>) -> usize {
     NUMBER_BYTES
 }
 
-/// The bytes of a value that the arguments do not tell: it may be too long.
+/// More bytes than any value may have: the arguments do not bound the length of the value.
 pub(crate) fn any(_: &Args<'_>) -> usize {
     ANY_BYTES
 }
 
-/// The number in argument `n`; 0 if that is none, or negative.
+/// The number in argument `n`; 0 if the argument is no number, or a negative one.
 pub(crate) fn index(args: &Args<'_>, n: usize) -> usize {
     let index = args.get(n).and_then(parse_integer);
     index

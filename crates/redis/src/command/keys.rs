@@ -63,18 +63,18 @@ impl Place {
 /// Keys that a command may read although its arguments do not name them.
 #[derive(Clone, Copy)]
 pub(crate) struct Unnamed {
-    /// The argument by which it may: its user then needs the right to read any key. `None`: it
-    /// reads none.
+    /// The argument by which it may read them: its user then needs the right to read any key.
+    /// `None` if the command reads none.
     pub(crate) stand_at: fn(&Args<'_>) -> Option<usize>,
-    /// Whether such keys are read indeed, of a command that may write or not.
+    /// Whether a request does read such keys. The second parameter: whether the request may write.
     pub(crate) are_read: fn(&Args<'_>, bool) -> bool,
 }
 
-/// The keys that a command looks up to read them: one that is missing is an event.
+/// The keys that a command looks up to read them. A lookup of a missing key adds an event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Misses {
-    /// All, if it only reads; else those behind the first, which gets the result. None, if it
-    /// waits for elements.
+    /// All keys, if the command only reads. Else those behind the first, which gets the result.
+    /// None, if the command waits for elements.
     ByEffect,
     None,
     First,
@@ -174,7 +174,7 @@ impl Keys {
         }
     }
 
-    /// The arguments decide which access it is.
+    /// The arguments of a request decide which access it has.
     pub(crate) const fn by_arguments(self, access: fn(&Args<'_>) -> KeyAccess) -> Keys {
         Keys {
             by_arguments: Some(access),
@@ -182,7 +182,7 @@ impl Keys {
         }
     }
 
-    /// Its user needs this access too, which Redis does not declare.
+    /// The user needs this access too, which Redis does not declare.
     pub(crate) const fn needing(self, undeclared: KeyAccess) -> Keys {
         Keys { undeclared, ..self }
     }
@@ -211,7 +211,7 @@ impl Keys {
 }
 
 impl Keys {
-    /// The first, last and step of those with a fixed place, and the other places.
+    /// The first, last and step of the keys with a fixed place, and the other places.
     pub(crate) const fn place(&self) -> Place {
         self.place
     }
@@ -223,19 +223,19 @@ impl Keys {
         place.first != 0 || place.count_at != 0 || place.streams_from != 0
     }
 
-    /// Whether there is one, argument 1.
+    /// Whether there is exactly one key, argument 1.
     #[inline]
     pub(crate) fn is_one(&self) -> bool {
         self.place == ONE_KEY
     }
 
-    /// Whether there is exactly one, in a fixed place.
+    /// Whether there is exactly one key, in a fixed place.
     pub(super) const fn is_single(&self) -> bool {
         let place = self.place;
         place.is_fixed() && place.first != 0 && place.first as i8 == place.last
     }
 
-    /// Whether there may be several, or one that is not argument 1.
+    /// Whether there may be several keys, or one that is not argument 1.
     pub(crate) fn may_be_several(&self) -> bool {
         self.place != ONE_KEY && self.place != NO_KEYS
     }
@@ -272,7 +272,7 @@ impl Keys {
         }
     }
 
-    /// The access for which its user needs rights.
+    /// The access for which the user needs rights.
     #[inline]
     pub(crate) fn needed(&self, args: &Args<'_>, n: usize) -> KeyAccess {
         self.access(args, n).and(self.undeclared)
@@ -296,8 +296,8 @@ impl Keys {
         unnamed.is_some_and(|unnamed| (unnamed.are_read)(args, may_write))
     }
 
-    /// Whether it looks key number `n` up to read it. `by_effect`: whether it does so by its
-    /// effect.
+    /// Whether a request looks key number `n` up to read it. `by_effect` decides for
+    /// [`Misses::ByEffect`].
     pub(crate) fn looks_up(&self, n: usize, by_effect: bool) -> bool {
         match self.misses {
             Misses::ByEffect => by_effect,
@@ -348,7 +348,8 @@ impl Keys {
     }
 }
 
-/// Keys after their number. A number that is none, or too large, has no keys: the command fails.
+/// Keys behind their number. If the number is invalid or too large, there are no keys: the command
+/// fails.
 fn counted(args: &Args<'_>, count_at: u8) -> std::ops::Range<usize> {
     let start = usize::from(count_at) + 1;
     let count = match count_at {
@@ -361,8 +362,8 @@ fn counted(args: &Args<'_>, count_at: u8) -> std::ops::Range<usize> {
     }
 }
 
-/// A number of keys. As in Redis, a text that begins with one counts too (`01`, `+1`, `1x`):
-/// commands refuse it, but behind the check of rights and of the place of the keys.
+/// A number of keys. As in Redis, a text counts if it begins with a number (`01`, `+1`, `1x`):
+/// commands refuse such a text, but only after the checks of rights and of the place of the keys.
 fn key_number(text: &[u8]) -> usize {
     if let Some(number) = parse_integer(text) {
         return usize::try_from(number).unwrap_or(0);

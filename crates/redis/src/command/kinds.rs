@@ -9,8 +9,8 @@ pub(crate) fn only_answers(spec: &Spec) -> bool {
     spec.has(flag::READONLY | flag::REPORTS | flag::TELLS)
 }
 
-/// Whether a command changes more than data: that cannot be taken back. Messages, and the
-/// name of the client's connection, count as data: they come with the commit, or again.
+/// Whether a command changes more than data, which cannot be taken back. Messages, and the name of
+/// the client's connection, count as data: they come with the commit, or come again.
 pub(crate) fn acts(spec: &Spec) -> bool {
     // A draft has no form for a walk over a slot.
     let walks_slot = spec.has(flag::WHOLE) && !spec.has(flag::READONLY);

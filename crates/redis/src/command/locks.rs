@@ -29,16 +29,15 @@ pub(crate) fn hash_keys(
 }
 
 impl Context<'_> {
-    /// True if a request that must be tried again has met a SWAPDB. In a cluster its keys move
-    /// instead; with locked keys it has looked at its table since.
+    /// Whether a request that must be tried again may have met a SWAPDB. In a cluster its keys move
+    /// instead. A request with locked keys has looked at its table since it locked them.
     #[inline]
     pub(crate) fn may_be_outdated(&self) -> bool {
         self.shared.membership().is_none() && !self.locked
     }
 
-    /// Runs one part of a command whose parts each have a result of their own. keys::K1: a part
-    /// that did not happen, because SWAPDB came between, runs again on the table that is selected
-    /// now.
+    /// Runs one part of a command whose parts each have a result of their own. If the part did
+    /// nothing because of a SWAPDB (keys::K1), it runs again on the table that is selected now.
     pub(crate) fn part<T>(
         &mut self,
         guard: &mut Guard<'_>,
@@ -109,8 +108,9 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Before the first write of a command on several keys: none of them is damaged, so all writes
-    /// happen or none does (verified::V5). EXEC looks at the keys of all its commands.
+    /// Checks, before the first write of a command on several keys, that none of the keys is
+    /// damaged: so all writes happen or none does (verified::V5). EXEC checks the keys of all its
+    /// commands.
     pub(crate) fn all_sound(&self, guard: &Guard<'_>) -> Done {
         if self.local.exec.runs() && guard.draft().is_none() {
             return Ok(());

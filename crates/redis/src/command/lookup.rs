@@ -28,12 +28,12 @@ impl Resolved {
     }
 }
 
-/// In the index: no command.
+/// The mark of a free slot in the index.
 const EMPTY: u16 = u16::MAX;
 
 impl Commands {
-    /// `rows`: their places are their numbers. No name stands twice, and each subcommand has a
-    /// container.
+    /// Makes the table of `rows`, whose positions become their numbers. Every name is unique, and
+    /// each subcommand has a container.
     pub(crate) const fn new(rows: &'static [Spec], hooks: Hooks) -> Commands {
         assert!(rows.len() <= COMMANDS_MAX && COMMANDS_MAX * 4 < SLOTS);
         let mut index = [EMPTY; SLOTS];
@@ -61,7 +61,7 @@ impl Commands {
         Commands { rows, index, hooks }
     }
 
-    /// The row of this name. The build ends where there is none.
+    /// The row of this name. A name without a row fails the build.
     pub(crate) const fn named(&self, name: &str) -> &'static Spec {
         let slot = slot_of(self.rows, &self.index, name.as_bytes());
         assert!(self.index[slot] != EMPTY, "no command has this name");

@@ -50,5 +50,5 @@ pub(crate) const GROUP_KEYS: usize = 64;
 /// Keys for which a thread keeps memory between requests.
 pub(crate) const KEYS_KEPT: usize = 16 * GROUP_KEYS;
 /// Keys whose entries are hinted ahead of the running request: about as many lines as a core can
-/// have in flight, so that memory works while requests run instead of before.
+/// have in flight. So memory works while requests run, not before.
 pub(crate) const ENTRIES_AHEAD: usize = 16;

@@ -18,9 +18,9 @@ pub(crate) enum Names {
     },
     /// A table, in this argument.
     Table(u8),
-    /// It concerns, or shows, the keys of all tables.
+    /// No name: the command concerns, or shows, the keys of all tables.
     AllTables,
-    /// As `AllTables`, with such arguments; none otherwise.
+    /// As `AllTables` if the function returns true for the arguments; no names otherwise.
     AllTablesIf(fn(&Args<'_>) -> bool),
     /// The channel in argument 1.
     Channel,
@@ -28,7 +28,7 @@ pub(crate) enum Names {
     Channels,
     /// As `Channels`, with patterns.
     Patterns,
-    /// A script in argument 1, which may say of itself that it writes nothing.
+    /// A script in argument 1, which may declare that it writes nothing.
     Script(ScriptName),
 }
 

@@ -1,4 +1,4 @@
-//! How a command ends ([`Done`]), and how the request ends that runs it ([`Outcome`]).
+//! How a command ends ([`Done`]), and how the request that runs it ends ([`Outcome`]).
 
 use crate::state::db::DROPPED;
 use duramen_engine::Error;
@@ -10,27 +10,28 @@ use duramen_engine::flash::Cold;
 pub(crate) enum Outcome {
     /// The reply is in the output.
     Replied,
-    /// An error is the reply, or there is none, and the client is closed.
+    /// The reply is an error, or there is no reply and the client's connection is closed.
     Failed,
-    /// Nothing was done: it waits for elements. Its places are in the client's `KeyWait`.
+    /// Nothing was done: the request waits for elements. Its places are in the client's `KeyWait`.
     Blocked,
-    /// Nothing was done: entries on flash come first. They are in the client's `Parking`.
+    /// Nothing was done: entries on flash must be fetched first. They are in the client's
+    /// `Parking`.
     Cold,
-    /// Nothing was done. `alone`: it runs again at once, exclusive in the store; else it is shown
-    /// again at the time in the turn's `Ending`.
+    /// Nothing was done. With `alone` the request runs again at once, exclusive in the store; else
+    /// it is shown again at the time in the turn's `Ending`.
     Retry { alone: bool },
     /// One part is done: others run before the next.
     Yield,
 }
 
 impl Outcome {
-    /// Whether it has run, and is not presented again.
+    /// Whether the request has run, and is not presented again.
     #[inline]
     pub(crate) fn has_ended(self) -> bool {
         matches!(self, Outcome::Replied | Outcome::Failed)
     }
 
-    /// Whether it is presented again, with the requests behind it, in a later round.
+    /// Whether the request is presented again, with the requests behind it, in a later round.
     #[inline]
     pub(crate) fn is_shown_again(self) -> bool {
         !self.has_ended() && self != Outcome::Retry { alone: true }
@@ -50,24 +51,26 @@ pub(crate) enum Failure {
     TooLong,
     /// A collection would be longer than the limit, or have more elements.
     Full,
-    /// It has not ended: present it again.
+    /// The command has not ended: present the request again.
     Unfinished(Unfinished),
 }
 
 /// Why a command has not ended.
 #[derive(Debug)]
 pub(crate) enum Unfinished {
-    /// It had no effect, but may succeed soon: present it again, or fail with this text.
+    /// The command had no effect, but may succeed soon: present the request again, or fail with
+    /// this text.
     Moving(&'static str),
-    /// It waits for elements, and its client knows for which: present it again when there are some.
+    /// The command waits for elements of keys that its client's state names: present the request
+    /// again when there are some.
     Waits,
-    /// It had no effect, because there was no memory to lock its keys. Exclusive in the store it
-    /// needs no locks.
+    /// The command had no effect, because there was no memory to lock its keys. If it runs
+    /// exclusive in the store, it needs no locks.
     NeedsAlone,
-    /// It has done one part, and noted its progress: present it again after the other connections'
-    /// turn.
+    /// The command has done one part, and noted its progress: present the request again after the
+    /// turns of the other connections.
     Yields,
-    /// A script of an EXEC: nothing of the EXEC is done.
+    /// A script of an EXEC has failed so that nothing of the EXEC is done.
     Abandons(Box<Abandoned>),
 }
 
@@ -141,13 +144,14 @@ impl Failure {
         matches!(self, Failure::Engine(error) if matches!(**error, Error::Damaged))
     }
 
-    /// The log has failed. In a cluster: this server was declared crashed, and its life ends.
+    /// The log has failed. In a cluster this means that this server was declared crashed, and that
+    /// its life ends.
     pub(crate) fn is_disk_failed(&self) -> bool {
         matches!(self, Failure::Engine(error) if matches!(**error, Error::DiskFailed))
     }
 
-    /// A value would be longer than the limit, or a collection have too many elements; or the
-    /// values of one step are longer together than they may be.
+    /// A value would be longer than the limit, or a collection would have too many elements, or the
+    /// values of one step together would be longer than their limit.
     pub(crate) fn is_too_long(&self) -> bool {
         match self {
             Failure::TooLong | Failure::Full => true,
@@ -240,8 +244,8 @@ pub(crate) enum Abandoned {
 }
 
 impl Abandoned {
-    /// `Some`: after this failure of a command, the whole step must run again: an entry is on
-    /// flash, or the keys are moving.
+    /// Returns the reason if, after this failure of a command, the whole step must run again: an
+    /// entry is on flash, or the keys are moving.
     pub(crate) fn of(failure: &Failure) -> Option<Abandoned> {
         match failure.cold() {
             Some(cold) => Some(Abandoned::Cold(cold)),
@@ -249,9 +253,9 @@ impl Abandoned {
         }
     }
 
-    /// As [`of`](Self::of), for a command of an EXEC. A value that would be too long ends all of
-    /// it, as does a write to a damaged key: the other commands may have taken the only copy of the
-    /// data from elsewhere.
+    /// As [`of`](Self::of), for a command of an EXEC. A value that would be too long ends the whole
+    /// EXEC, and so does a write to a damaged key: the other commands may have taken the only copy
+    /// of the data from elsewhere.
     pub(crate) fn of_step(failure: &Failure, writes: bool) -> Option<Abandoned> {
         let is_lost = failure.is_damaged() && writes;
         match failure.is_too_long() || is_lost {

@@ -3,14 +3,14 @@
 //! **Invariants**
 //! - P1: when `CLIENT PAUSE` is answered, no request that it delays takes effect until its end. A
 //!   request looks at the pause when it is admitted, and again when it begins anew after a wait
-//!   (`run::begin_again`). One that enters the store by itself, as `EXEC` and scripts do, looks
-//!   at it in each of its guards: it may have waited at the store's door. The reply to `CLIENT
-//!   PAUSE` waits for the requests that have begun: those that were outside of the store meanwhile
-//!   begin anew (`Store::quiesce`). Not for its own `EXEC`, and not for the rest of
-//!   `DURAMEN.MWRITE` and `DURAMEN.MREMOVE`.
+//!   (`run::begin_again`). A request that enters the store by itself, as `EXEC` and scripts do,
+//!   looks at the pause in each of its guards: it may have waited at the store's door. The reply to
+//!   `CLIENT PAUSE` waits for the requests that have begun: those that were outside of the store
+//!   meanwhile begin anew (`Store::quiesce`). The reply does not wait for the `EXEC` that the
+//!   `CLIENT PAUSE` is in, nor for the rest of `DURAMEN.MWRITE` and `DURAMEN.MREMOVE`.
 //! - P2: requests of native clients look at the pause when they are admitted, and each of their
-//!   writes again when its guard was renewed (serve::X9). Their clients are told to send them
-//!   again. Only pings do not wait.
+//!   writes looks again when its guard was renewed (serve::X9). The reply tells their clients to
+//!   send them again. Only pings do not wait.
 
 use super::context::Context;
 use super::flag;
@@ -62,8 +62,8 @@ pub(crate) fn has_begun_for_queue(
     is_looked_at(shared) && end(shared, || queue_may_write(commands, queue, shared)).is_some()
 }
 
-/// P2: the milliseconds after which a native client is to send a request again that a pause
-/// delays. `may_write`: whether the request may write.
+/// The milliseconds after which a native client is to send a request again that a pause delays
+/// (P2). `may_write`: whether the request may write.
 #[cold]
 pub fn native_waits_ms(shared: &Shared, may_write: impl FnOnce() -> bool) -> Option<u32> {
     /// The pause may be ended before its time, and nobody tells native clients.
@@ -96,14 +96,14 @@ fn end_of(
     })
 }
 
-/// The end of the pause that delays a request, of which `may_write` tells whether it may write.
+/// The end of the pause that delays a request. `may_write`: whether the request may write.
 fn end(shared: &Shared, may_write: impl FnOnce() -> bool) -> Option<u64> {
     let (until_ms, writes_only) = shared.commands.paused(clock::now_ms())?;
     (!writes_only || may_write()).then_some(until_ms)
 }
 
-/// As [`may_write`], of the requests of EXEC. A function may have other flags than when it was
-/// queued.
+/// Whether one of the requests of EXEC may write, as [`may_write`] says. A function may have other
+/// flags by now than when its call was queued.
 fn queue_may_write(commands: &Commands, queue: &Transaction, shared: &Shared) -> bool {
     let mut requests = queue.requests(commands);
     requests.any(|request| may_write(&request, shared))
@@ -114,7 +114,7 @@ pub(crate) fn may_write(request: &Request<'_>, shared: &Shared) -> bool {
     request.spec.has(flag::WRITE | flag::MAY_REPLICATE) && !declares_no_writes(request, shared)
 }
 
-/// Whether a request runs a script or a function, and that says of itself that it writes nothing.
+/// Whether a request runs a script or a function that declares that it writes nothing.
 fn declares_no_writes(request: &Request<'_>, shared: &Shared) -> bool {
     let named = request.arg(1);
     let flags = match request.spec.names {

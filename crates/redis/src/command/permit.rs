@@ -22,14 +22,14 @@ use duramen_wire::resp::Args;
 pub(crate) struct Permit(&'static Spec);
 
 impl Permit {
-    /// For a client whose user may do everything: one test.
+    /// The permit of a client whose user may do everything: one test finds out.
     #[inline]
     pub(crate) fn unrestricted(spec: &'static Spec, client: &Client) -> Option<Permit> {
         client.is_unrestricted().then_some(Permit(spec))
     }
 
-    /// For a command with one key that the rules allow at once; `None`: [`check`](Self::check)
-    /// decides. The client is logged in.
+    /// The permit of a command with one key, if the rules allow it at once; `None`:
+    /// [`check`](Self::check) decides. The client must be logged in.
     #[inline]
     pub(crate) fn of_one_key(
         spec: &'static Spec,
@@ -77,7 +77,7 @@ impl Permit {
     }
 }
 
-/// Whether a user may run a request, and if not, why; for `ACL DRYRUN` too.
+/// Whether a user may run a request, and if not, the reason; for `ACL DRYRUN` too.
 pub(crate) fn allows(
     user: &User,
     spec: &'static Spec,
@@ -126,7 +126,7 @@ impl Request for Asked<'_> {
         self.spec.keys.unnamed_at(self.args)
     }
 
-    /// As in Redis, the end of a subscription needs no right.
+    /// Ending a subscription needs no right, as in Redis.
     fn each_channel(&self, look: &mut dyn FnMut(usize, &[u8], bool) -> bool) {
         let (channels, is_pattern) = self.spec.names.channels(self.args);
         for position in channels {
@@ -168,7 +168,7 @@ impl Request for Asked<'_> {
 }
 
 impl Asked<'_> {
-    /// Whether it uses the selected table.
+    /// Whether the request uses the selected table.
     fn uses_table(&self) -> bool {
         let (first, _) = self.spec.keys.declared();
         self.spec.has_keys() && first.is_of_key() || self.spec.has(flag::KEYSPACE | flag::WHOLE)
@@ -182,7 +182,7 @@ impl Asked<'_> {
             .ok()
             .and_then(|db| self.shared.commands.table(db));
         let name = table.and_then(|table| self.shared.storage.table_name(table));
-        // Its table will have this name.
+        // The table does not exist yet, and will have this name.
         name.unwrap_or_else(|| format!("db{text}"))
     }
 

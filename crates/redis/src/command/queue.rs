@@ -17,8 +17,8 @@ impl Transaction {
         })
     }
 
-    /// The number of keys that it uses; `None`: some of its commands may take long, whatever their
-    /// keys.
+    /// The number of keys that the queue uses; `None` if some of its commands may take long,
+    /// whatever their keys are.
     pub(crate) fn keys(&self) -> Option<usize> {
         let is_bounded = self.without_keys == 0 && !self.has(flag::SCRIPTING | flag::WHOLE);
         self.hashes().filter(|_| is_bounded).map(<[KeyHash]>::len)

@@ -8,8 +8,8 @@ use duramen_wire::resp::{Encoder, Protocol, Room};
 pub(crate) struct ReplyState {
     /// The limit of the whole output (`output-limit`).
     room: Room,
-    /// The request has written confirmations of subscriptions. As in Redis, they are pushes, which
-    /// `CLIENT REPLY` does not silence.
+    /// Whether the request has written confirmations of subscriptions. As in Redis, they are
+    /// pushes, which `CLIENT REPLY` does not silence.
     confirms: bool,
 }
 
@@ -47,7 +47,7 @@ impl ReplyState {
     }
 }
 
-/// See the head of this file.
+/// The output and the state of a reply while a request writes it.
 pub(crate) struct Reply<'a> {
     out: &'a mut Vec<u8>,
     protocol: Protocol,
@@ -68,12 +68,12 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// The reply of a command that another one runs: a part of this reply.
+    /// A reply for a command that another one runs, as a part of this reply.
     pub(crate) fn part(&mut self, protocol: Protocol) -> Reply<'_> {
         Reply::new(self.out, protocol, self.state)
     }
 
-    /// The reply of a command that another one runs, into an output of its own.
+    /// A reply for a command that another one runs, with an output of its own.
     pub(crate) fn apart<'r>(&'r mut self, out: &'r mut Vec<u8>, protocol: Protocol) -> Reply<'r> {
         Reply::new(out, protocol, self.state)
     }
@@ -116,7 +116,7 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// Exchanges the output.
+    /// Puts `out` in place of the output, and returns the output.
     pub(crate) fn replace(&mut self, out: Vec<u8>) -> Vec<u8> {
         std::mem::replace(self.out, out)
     }
@@ -155,7 +155,7 @@ impl<'a> Reply<'a> {
         self.state.room.exceeded = false;
     }
 
-    /// Takes the reply back whose start is there, if it does not fit.
+    /// Takes back the reply that begins at `start`, if it does not fit.
     pub(crate) fn end_if_exceeded(&mut self, start: usize) {
         if self.state.room.is_exceeded_by(self.out) {
             self.out.truncate(start);

@@ -25,14 +25,15 @@ pub(crate) fn of_pairs(args: &Args<'_>) -> Room {
     room
 }
 
-/// Room for DEL.
+/// Room for DEL of the keys among the arguments.
 pub(crate) fn of_removals(args: &Args<'_>) -> Room {
     let mut room = Room::default();
     args.skip(1).into_iter().for_each(|key| room.remove(key));
     room
 }
 
-/// Takes the hash of a [`Key`], which depends on the store's secret, as it is.
+/// A hasher that takes the hash of a [`Key`] as it is: the hash depends on the store's secret
+/// already.
 #[derive(Default)]
 struct KnownHash(u64);
 
@@ -58,13 +59,13 @@ pub(crate) struct Planner<'p, 'g, 'k> {
     values: Values<'k>,
     /// The hash of the only key of the current command, if it has one.
     hash: Option<KeyHash>,
-    /// The current command will run: its user has the rights, and keeps them.
+    /// Whether the current command will run for certain: its user has the rights, and keeps them.
     pub(crate) is_certain: bool,
     pub(crate) room: Room,
-    /// Bytes of all values that are written, each as often as it is.
+    /// Bytes of all values that are written; a value counts as often as it is written.
     pub(crate) written_bytes: usize,
-    /// A value may become longer than values may be, or a collection have too many elements: then
-    /// the command that does it fails.
+    /// Whether a value may become longer than values may be, or a collection may get too many
+    /// elements: the command that does it then fails.
     pub(crate) may_exceed: bool,
 }
 
@@ -72,7 +73,7 @@ pub(crate) struct Planner<'p, 'g, 'k> {
 #[derive(Clone, Copy)]
 enum Bytes {
     Most(usize),
-    /// The longer of this and of what the store has.
+    /// The longer of this length and of that in the store.
     AtLeast(usize),
 }
 
@@ -86,9 +87,10 @@ struct Values<'k> {
     many: HashMap<Key<'k>, Bytes, BuildHasherDefault<KnownHash>>,
 }
 
-/// So many keys are compared one by one.
+/// Up to so many keys are compared one by one.
 const FEW_VALUES: usize = 8;
-/// To read a value that is longer takes some microseconds, for its sum: it is not read twice.
+/// Reading a longer value takes some microseconds, because its checksum is computed: such a value
+/// is not read twice.
 const LONG_BYTES: usize = 16 << 10;
 
 impl<'k> Values<'k> {
@@ -128,7 +130,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         }
     }
 
-    /// The next command follows. `hash`: that of its only key, if it has one.
+    /// Begins the next command. `hash` is the hash of its only key, if it has one.
     pub(super) fn begin(&mut self, hash: Option<KeyHash>) {
         self.hash = hash;
     }
@@ -138,7 +140,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         self.bytes_of(self.key(table, key))
     }
 
-    /// A key of the current command.
+    /// The key, in a table, of the current command.
     fn key(&self, table: TableId, key: &'k [u8]) -> Key<'k> {
         let hash = self.hash.unwrap_or_else(|| self.guard.hash(key));
         Key {
@@ -164,7 +166,8 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         bytes
     }
 
-    /// The command may have no effect: then the value is as long as before.
+    /// Notes that a command may set a value of this length. The command may have no effect: then
+    /// the value is as long as before.
     pub(crate) fn put(&mut self, table: TableId, key: &'k [u8], bytes: usize) {
         self.may_exceed |= bytes > VALUE_BYTES_MAX;
         let bytes = bytes.min(VALUE_BYTES_MAX);
@@ -180,19 +183,19 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
             .put(key, (bytes + HEAD_BYTES).min(VALUE_BYTES_MAX));
     }
 
-    /// The value of a key is this one, for certain.
+    /// Notes that a command sets a value of this length for certain.
     pub(crate) fn put_certainly(&mut self, table: TableId, key: &'k [u8], bytes: usize) {
         let bytes = bytes.min(VALUE_BYTES_MAX);
         self.values.insert(self.key(table, key), Bytes::Most(bytes));
         self.room.put(key, bytes);
     }
 
-    /// The key goes, unless the command has no effect.
+    /// Notes that a command may remove a key.
     pub(crate) fn remove(&mut self, key: &'k [u8]) {
         self.room.remove(key);
     }
 
-    /// The key goes, for certain.
+    /// Notes that a command removes a key for certain.
     pub(crate) fn remove_certainly(&mut self, table: TableId, key: &'k [u8]) {
         self.values.insert(self.key(table, key), Bytes::Most(0));
         self.room.remove(key);

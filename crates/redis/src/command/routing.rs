@@ -39,12 +39,13 @@ pub(crate) const NO_DATABASE: &str = "CLUSTERDOWN Hash slot not served: the clus
 const NO_PORT: &str =
     "CLUSTERDOWN Hash slot not served: its server has no port for Redis clients (RESP)";
 
-/// Reason why a request does not run here and now.
+/// Reason for which a request does not run here and now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotServed {
-    /// Perhaps soon. With the error for clients that have waited long enough.
+    /// Perhaps this server serves the keys soon. The text is the error for clients that have waited
+    /// long enough.
     NotNow(&'static str),
-    /// Not here.
+    /// This server does not serve the keys. The text is the error.
     Refused(Box<str>),
 }
 
@@ -115,9 +116,9 @@ pub(crate) struct RouteSearch<'v> {
     /// The first key's table, route hash and route.
     first: Option<(TableId, RouteHash, Route<'v>)>,
     crossed: bool,
-    /// Keys have different routes.
+    /// Whether keys have different routes.
     torn: bool,
-    /// The client's connection has TLS (R3).
+    /// Whether the client's connection has TLS (R3).
     has_tls: bool,
 }
 
@@ -157,7 +158,7 @@ impl<'v> RouteSearch<'v> {
 }
 
 /// Whether all keys of a request are served here. `has_tls`: as in [`one`]. Without a guard only
-/// keys are looked at that are hashed.
+/// keys whose hashes are known are checked.
 pub(crate) fn find(
     view: &View,
     has_tls: bool,
@@ -171,7 +172,7 @@ pub(crate) fn find(
         match (request.hashes.get(n), guard) {
             (Some(hash), _) => search.key(table, key, *hash),
             (None, Some(guard)) => search.key(table, key, guard.hash(key)),
-            (None, None) => {} // it is checked under its guard
+            (None, None) => {} // the request is checked again under its guard
         }
     }
     search.outcome()

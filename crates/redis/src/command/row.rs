@@ -1,5 +1,5 @@
-//! The words in which the rows of the command table are written. Each file of commands has its
-//! rows, as `COMMANDS`, before their functions.
+//! The words in which the rows of the command table are written. Each file of commands has its rows
+//! in its `COMMANDS`, before the functions of the commands.
 
 pub(crate) use super::access::{
     ADDS, CHANGES, CHANNEL, CREATES, DELETES, LOOKS, MERGES, READS, REFORMS, REMOVES, SETS, TAKES,

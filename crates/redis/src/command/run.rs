@@ -1,4 +1,4 @@
-//! One command: it is run, counted, and its failure becomes its reply.
+//! The run of one command: it is counted, and its failure becomes its reply.
 
 use super::context::{Context, Done, Failure, YIELDS};
 use super::flag;
@@ -54,7 +54,7 @@ pub(crate) fn run(ctx: &mut Context<'_>, permit: Permit, mut access: Access<'_, 
     outcome
 }
 
-/// As [`run`], for a command of an EXEC. It does not wait for anything.
+/// As [`run`], for a command of an EXEC. The command does not wait for anything.
 ///
 /// # Errors
 /// Nothing of the EXEC is to be done.
@@ -67,7 +67,7 @@ pub(crate) fn run_queued(
     let mut ended = Ok(());
     match dispatch(ctx, permit, Access::Guarded(guard), &mut begun.effects) {
         Err(Failure::Unfinished(Unfinished::Abandons(abandoned))) => ended = Err(*abandoned),
-        // Else EXEC itself fails, for lack of this reply (`overflowed`).
+        // If a reply does not fit, EXEC itself fails for lack of this reply (`overflowed`).
         Err(failure) if !ctx.reply.is_exceeded() => {
             if guard.draft().is_some()
                 && let Some(abandoned) =
@@ -136,7 +136,7 @@ fn end_without_reply(
             None => Outcome::Cold,
         },
     };
-    // It has not run: it is counted when it does.
+    // The command has not run: it is counted when it does.
     take_back(ctx, begun);
     outcome
 }
@@ -151,7 +151,7 @@ fn end_without_reply(
 pub(crate) fn run_in_script(ctx: &mut Context<'_>, permit: Permit, guard: &mut Guard<'_>) -> Done {
     let start = ctx.client.effects.len();
     ctx.local.timing.meter().begin(ctx.request.spec.number);
-    // That of the EXEC around it.
+    // The mark of the EXEC around the script is kept, and put back below.
     let exceeded = ctx.reply.set_exceeded(false);
     let mut done = dispatch(ctx, permit, Access::Guarded(guard), &mut { start });
     if ctx.reply.set_exceeded(exceeded) {
@@ -178,25 +178,25 @@ pub(crate) fn run_in_script(ctx: &mut Context<'_>, permit: Permit, guard: &mut G
     Ok(())
 }
 
-/// keys::K1: true if nothing was done, because SWAPDB came between the lookup of the table and
-/// its use.
+/// Whether nothing was done because SWAPDB came between the lookup of the table and its use
+/// (keys::K1).
 #[inline]
 fn is_outdated(ctx: &Context<'_>, done: &Done) -> bool {
     let is_told = |failure: &Failure| failure.is_moving();
     done.as_ref().is_err_and(is_told) && ctx.may_be_outdated()
 }
 
-/// The request begins after a wait, in which CLIENT PAUSE and SWAPDB may have run. It has done
-/// nothing yet.
+/// Begins the request anew after a wait, in which CLIENT PAUSE and SWAPDB may have run. The request
+/// has done nothing yet.
 pub(crate) fn begin_again(ctx: &mut Context<'_>) -> Done {
     if pause::has_begun(ctx) {
-        return Err(YIELDS); // it is shown again, and then waits for the end of the pause
+        return Err(YIELDS); // the request is shown again, and then waits for the end of the pause
     }
     take_table_again(ctx)
 }
 
-/// keys::K1: takes the table that the client has selected by now, after a wait in which SWAPDB
-/// may have run. The client may have no right to that one, or to another one that the request
+/// After a wait in which SWAPDB may have run, takes the table that the client has selected by now
+/// (keys::K1). The client may have no right to that table, or to another one that the request
 /// names.
 pub(crate) fn take_table_again(ctx: &mut Context<'_>) -> Done {
     ctx.table = ctx.client.table(ctx.shared);
@@ -208,14 +208,15 @@ pub(crate) fn take_table_again(ctx: &mut Context<'_>) -> Done {
         ctx.shared,
     );
     match checked {
-        Ok(_) => {} // of the same request: it runs by the permit that it has
+        Ok(_) => {} // the same request was permitted before: it runs by the permit that it has
         Err(_) if has_bug(Bug::RightsAreNotCheckedAgain) => {}
         Err(refusal) => return Err((ctx.commands.hooks.refused_late)(ctx, refusal)),
     }
     Ok(())
 }
 
-/// `effects`: the number of those that stay if the command does not.
+/// Runs the function of the command. `effects`: the number of effects that stay if the command
+/// fails.
 #[inline]
 fn dispatch(
     ctx: &mut Context<'_>,
@@ -258,22 +259,22 @@ fn dispatch(
     }
 }
 
-/// Whether its reads count for eviction.
+/// Whether the reads of the request count for eviction.
 #[inline]
 fn counts_reads(ctx: &Context<'_>) -> bool {
     let untouched = ctx.client.gate() & gate::NO_TOUCH != 0 && !ctx.request.spec.has(flag::COUNTED);
     !untouched && !ctx.request.spec.has(flag::UNCOUNTED)
 }
 
-/// The request has not run: takes back its reply and its effects (effects::E2).
+/// Takes back the reply and the effects of a request that has not run (effects::E2).
 fn take_back(ctx: &mut Context<'_>, begun: &Begun) {
     ctx.reply.truncate(begun.out);
     ctx.client.effects.truncate(begun.effects);
 }
 
-/// The reply did not fit into the connection's output. A command that only reads gets an error.
-/// The effect of a write, or of a change of subscriptions, stays and cannot be reported, so the
-/// connection is closed, as Redis does at its output buffer limit.
+/// Ends a request whose reply did not fit into the connection's output. A command that only reads
+/// gets an error. The effect of a write, or of a change of subscriptions, stays and cannot be
+/// reported, so the connection is closed, as Redis does at its output buffer limit.
 #[cold]
 fn overflowed(ctx: &mut Context<'_>, begun: &Begun) -> Outcome {
     ctx.reply.set_exceeded(false);
@@ -323,8 +324,8 @@ fn is_leaving(ctx: &Context<'_>, failure: &Failure) -> bool {
     ctx.shared.membership().is_some() && (failure.is_moving() || failure.is_disk_failed())
 }
 
-/// Whether this is a command on several keys, each handled separately. Clients take `TRYAGAIN`
-/// for "nothing was done".
+/// Whether this is a command on several keys, each handled separately: such a command must not
+/// reply `TRYAGAIN`, which clients take for "nothing was done".
 fn may_be_half_done(ctx: &Context<'_>) -> bool {
     !ctx.request.spec.keys.is_one() && ctx.request.spec.kind() == Kind::Data
 }
@@ -345,9 +346,9 @@ fn failure_text(ctx: &Context<'_>, failure: &Failure) -> String {
     }
 }
 
-/// The request has failed: that is its reply.
+/// Ends a failed request: the failure becomes its reply.
 fn refuse(ctx: &mut Context<'_>, begun: &Begun, failure: &Failure) {
-    // Commands on several keys may have changed some before: that is told.
+    // A command on several keys may have changed some of them before it failed: those events stay.
     ctx.client.effects.silence(begun.out);
     fail(ctx, begun.out, failure);
 }

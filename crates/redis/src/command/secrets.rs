@@ -1,13 +1,13 @@
 //! Arguments that may be passwords: neither MONITOR nor the slow log nor the audit log shows them.
 
-/// Shown instead of a secret.
+/// The text that is shown instead of a secret.
 pub(crate) const REDACTED: &[u8] = b"(redacted)";
 
 /// Which arguments of a command may be passwords.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Secrets {
     None,
-    /// This one and all behind it.
+    /// This argument and all behind it.
     From(u8),
 }
 

@@ -1,5 +1,6 @@
-//! Times requests for the slow log, those that took longer than `slowlog-log-slower-than`, and for
-//! `LATENCY`, those that took as long as `latency-monitor-threshold`.
+//! The times of requests: for the slow log, of those that took longer than
+//! `slowlog-log-slower-than`, and for `LATENCY`, of those that took at least
+//! `latency-monitor-threshold`.
 //!
 //! Commands that can be slow by nature are timed one by one, and so are transactions that have such
 //! commands, or more keys than a group. The others are timed by the group, which costs one clock
@@ -29,7 +30,7 @@ const ARG_BYTES_MAX: usize = 128;
 /// Starts the clock for a command that is timed by itself.
 #[inline]
 pub(crate) fn timer(spec: &Spec, client: &Client, local: &Local) -> Option<Instant> {
-    // A client in MULTI that runs such a command runs EXEC.
+    // If a client in MULTI runs a command that is timed by itself, the command is EXEC.
     let queue = client.transaction.open();
     let is_long = || queue.is_none_or(|queue| queue.is_long(client.transaction.watched().len()));
     if spec.has(flag::TIMED) && is_long() || local.timing.slow_us() < ONE_BY_ONE_BELOW_US {
@@ -81,7 +82,7 @@ fn is_slow(local: &Local, took: Duration) -> bool {
     took.as_micros() as u64 >= local.timing.slow_us().unsigned_abs()
 }
 
-/// Records what took so long, if `LATENCY` is to know.
+/// Records an event that took so long, if `LATENCY` is to show it.
 #[cold]
 fn note_event(shared: &Shared, local: &Local, spec: Option<&Spec>, took: Duration) {
     let from = local.timing.event_from();

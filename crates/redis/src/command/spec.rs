@@ -29,8 +29,8 @@ use duramen_wire::resp::Args;
 pub(crate) struct Request<'a> {
     pub(crate) spec: &'static Spec,
     pub(crate) args: Args<'a>,
-    /// The hashes of its keys, in order; none if it has no keys, or more than a group holds. When
-    /// its command runs within a guard, all are there.
+    /// The hashes of its keys, in order; none if it has no keys, or if it has more than a group
+    /// holds. All hashes are there when its command runs within a guard.
     pub(crate) hashes: &'a [KeyHash],
 }
 
@@ -48,7 +48,7 @@ impl<'a> Request<'a> {
         self.spec.key_positions(&self.args)
     }
 
-    /// Its keys in a table, in order: those that are hashed.
+    /// Its keys in a table, in order: only those whose hashes are known.
     #[inline]
     pub(crate) fn keys(&self, table: TableId) -> impl Iterator<Item = Key<'a>> + use<'a> {
         let (args, positions) = (self.args, self.key_positions());
@@ -73,8 +73,8 @@ pub(crate) struct Context<'a> {
     pub(crate) local: &'a mut Local,
     /// The client's selected table.
     pub(crate) table: TableId,
-    /// Its keys are locked, or no other session is in the store: it runs inside EXEC, or for the
-    /// second time.
+    /// Whether the keys are locked, or no other session is in the store: the request runs inside
+    /// EXEC, or for the second time.
     pub(crate) locked: bool,
 }
 
@@ -101,9 +101,9 @@ pub(crate) enum Run {
 #[derive(Clone, Copy)]
 pub(crate) enum Effect {
     Reads,
-    /// With a bound of what it writes.
+    /// It may change data; the bound says how many bytes it writes.
     Writes(Growth),
-    /// It changes no data: the connection, settings, other clients.
+    /// It changes no data, but something else: the connection, settings, other clients.
     Acts,
 }
 
@@ -260,8 +260,8 @@ impl Spec {
         self.keys.positions(args)
     }
 
-    /// Whether its keys are of data. The channels of `SPUBLISH` and its like only have slots, as
-    /// keys have: they are neither locked nor read.
+    /// Whether its keys have data. The channels of `SPUBLISH` and its like only have slots, as keys
+    /// have: they are neither locked nor read.
     #[inline]
     pub(crate) fn uses_data(&self) -> bool {
         !self.has(flag::PUBSUB)
@@ -273,7 +273,8 @@ impl Spec {
         self.key_positions(args).filter(move |_| uses_data)
     }
 
-    /// Whether it looks its key number `n` up to read it: then it notes if the key is missing.
+    /// Whether it looks its key number `n` up to read it, and so adds an event if the key is
+    /// missing.
     pub(crate) fn looks_up(&self, n: usize) -> bool {
         let by_effect = !self.has(flag::BLOCKING) && (n > 0 || !self.has(flag::WRITE));
         self.keys.looks_up(n, by_effect)
@@ -299,7 +300,7 @@ impl Spec {
         Spec { names, ..self }
     }
 
-    /// Where it does not follow from effect and keys.
+    /// Sets the family, where it does not follow from effect and keys.
     pub(crate) const fn family(self, family: Family) -> Spec {
         Spec { family, ..self }
     }
@@ -315,7 +316,7 @@ impl Spec {
         }
     }
 
-    /// Without flags that follow from other columns.
+    /// Removes flags that follow from other columns.
     pub(crate) const fn without(self, flags: u64) -> Spec {
         Spec {
             flags: self.flags & !flags,
@@ -340,13 +341,14 @@ pub struct Commands {
 /// Functions of features that any request may reach. They stand above this folder, because they
 /// need the context of a request.
 pub(crate) struct Hooks {
-    /// The client tracks keys, and its command is about to run.
+    /// Called for a client that tracks keys when its command is about to run.
     pub(crate) note_reads: fn(&mut Context<'_>, &mut Access<'_, '_>) -> Done,
-    /// Notes that a request is refused whose rights were checked again after a wait; returns why.
+    /// Notes that a request is refused whose rights were checked again after a wait; returns the
+    /// reason.
     pub(crate) refused_late: fn(&Context<'_>, Refusal) -> Failure,
 }
 
-/// No flag but those that follow from other columns.
+/// No flags beside those that follow from other columns.
 pub(crate) const NO_FLAGS: u64 = 0;
 
 /// The one way to make a row of a command that is offered: without one of these columns it does not
@@ -399,7 +401,7 @@ pub(crate) const fn row(
     spec
 }
 
-/// The build ends at a row whose columns do not fit together.
+/// Fails the build at a row whose columns do not fit together.
 const fn check(row: &Spec) {
     let (name, doc) = (row.name.as_bytes(), &row.doc);
     let mut n = 0;
@@ -440,8 +442,8 @@ fn no_subcommand(_: &mut Context<'_>) -> Done {
     Err(SYNTAX)
 }
 
-/// A command that clients may know but that does not exist here. It accepts any arguments, so that
-/// clients always get the reason.
+/// A command of Redis that clients may know but that does not exist here. Its row accepts any
+/// arguments, so that clients always get the reason.
 pub(crate) const fn absent(name: &'static str, flags: u64, why: &'static str) -> Spec {
     row(
         name,

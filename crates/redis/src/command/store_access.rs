@@ -2,7 +2,7 @@
 
 use duramen_engine::{Guard, Notes, Session, TypedWrite, Work};
 
-/// See the head of this file.
+/// The access to the store with which a request runs.
 pub(crate) enum Access<'w, 'g> {
     Guarded(&'w mut Guard<'g>),
     Session(&'w mut Session),
@@ -44,7 +44,8 @@ impl<'g> Access<'_, 'g> {
         }
     }
 
-    /// The typed writes that are visible by now and were not looked at; `None`: there are none.
+    /// The typed writes that are visible by now and were not looked at yet; `None` if there are
+    /// none.
     #[inline]
     pub(crate) fn typed_writes(&mut self) -> Option<&mut Vec<TypedWrite>> {
         let writes = self.notes().map(Notes::typed_writes);

@@ -25,11 +25,11 @@ pub enum Ending {
     Held,
 }
 
-/// See the head of this file.
+/// The part of a turn's state that its requests decide.
 #[derive(Debug, Default)]
 pub(crate) struct TurnState {
     pub(crate) ending: Ending,
-    /// No more of its requests run in this round.
+    /// Whether no more of its requests run in this round.
     pub(crate) halted: bool,
     /// Bytes that its requests have appended to the log.
     pub(crate) appended_bytes: u64,

@@ -162,7 +162,7 @@ pub(crate) fn unpause(ctx: &mut Context<'_>) -> Done {
     ctx.reply.ok()
 }
 
-/// Ends the wait of a client for elements. That of WAIT and its like cannot be ended.
+/// Ends the wait of a client for elements. The wait of WAIT and its like cannot be ended.
 pub(crate) fn unblock(ctx: &mut Context<'_>) -> Done {
     if ctx.request.args.len() > 4 {
         let name = String::from_utf8_lossy(ctx.arg(1));

@@ -33,7 +33,8 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
 /// Lines of CLIENT LIST that are written in one go: in a millisecond or two.
 const LINES_PER_SLICE: usize = 256;
 
-/// In slices: the clients that were there when it began, as they are when they are shown.
+/// CLIENT LIST runs in slices. It shows the clients that were connected when it began, as they are
+/// when they are shown.
 pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
     let mut walk = ctx.client.parking.take_walk(ctx.table);
     if walk.cursor == 0 {
@@ -93,7 +94,7 @@ fn to_list(ctx: &Context<'_>) -> Result<Vec<Arc<ClientRecord>>, Failure> {
 enum ClientKind {
     Normal,
     PubSub,
-    /// There are none here.
+    /// No client here is of this type.
     Server,
 }
 
@@ -206,9 +207,9 @@ fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {
 }
 
 /// The reply waits until the killed clients are gone (docs/operations.md promises it), and so do
-/// the client's next requests: a message reaches a thread between two rounds, and until then it
-/// runs requests of theirs. A mark that each request tests would not do: a request that has passed
-/// the test still has its effect.
+/// the next requests of the client that kills: a message reaches a thread between two rounds, and
+/// until then the thread runs requests of the killed clients. A mark that each request tests would
+/// not do: a request that has passed the test still has its effect.
 fn kill_all(ctx: &mut Context<'_>, filter: &Filter) -> i64 {
     let now_ms = clock::now_ms();
     let mut killed = 0;

@@ -101,7 +101,8 @@ pub(crate) fn auth(ctx: &mut Context<'_>) -> Done {
 const WRONG_PASSWORD: Failure =
     Failure::Text("WRONGPASS invalid username-password pair or user is disabled.");
 
-/// Its password was not looked at (`duramen_acl::Logins`).
+/// The error of a login whose password was not checked, because too many failed
+/// (`duramen_acl::Logins`).
 const TOO_MANY_FAILED: Failure =
     Failure::Text("ERR too many failed logins from this address: try again in some seconds");
 
@@ -149,7 +150,7 @@ struct Hello<'a> {
 pub(crate) fn hello(ctx: &mut Context<'_>) -> Done {
     let hello = parse_hello(ctx)?;
     if hello.protocol.is_some() {
-        pubsub::effects_first(ctx)?; // its own messages come in the protocol of before
+        pubsub::effects_first(ctx)?; // earlier messages for the client come in the old protocol
     }
     if let Some((user, password)) = hello.auth {
         log_in(ctx, user, password)?;

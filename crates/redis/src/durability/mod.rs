@@ -66,8 +66,8 @@ pub enum Target {
     Directory(PathBuf),
     /// A directory; replaces the snapshot that may be there.
     Replacing(PathBuf),
-    /// A new directory in this folder, named after the time. The newest `keep` of such snapshots
-    /// stay.
+    /// A new directory in this folder, named after the time. Only the newest `keep` of such
+    /// snapshots stay.
     Numbered { folder: PathBuf, keep: usize },
 }
 
@@ -129,7 +129,7 @@ impl Job {
 struct Snapshots {
     /// The snapshot in progress, or the last one.
     latest: Option<Arc<Job>>,
-    /// Requested while another snapshot was being made.
+    /// The target of a snapshot that was requested while another one was being made.
     next: Option<Target>,
     /// When the last successful snapshot ended, in seconds since the Unix epoch.
     saved_s: u64,
@@ -143,8 +143,8 @@ pub struct Durability {
     snapshots: Mutex<Snapshots>,
 }
 
-/// Logs a warning if other users can open the data directory, which was not made by a server then,
-/// or by an older one.
+/// Logs a warning if other users can open the data directory: then it was not made by a server, or
+/// it was made by an older one.
 pub fn warn_if_open_to_others(dir: &Path) {
     if is_open_to_others(dir) {
         tracing::warn!(
@@ -236,7 +236,7 @@ impl Durability {
         })
     }
 
-    /// For a member of a cluster: its log is on other servers.
+    /// The layer of a member of a cluster, whose log is on other servers.
     pub fn of_member(store: Arc<Store>) -> Durability {
         Durability {
             store,
@@ -254,7 +254,7 @@ impl Durability {
             .expect("a store with a directory has a log")
     }
 
-    /// The reason why the last appended data does not become durable now; None: it does.
+    /// The reason for which the last appended data does not become durable now; `None` if it does.
     pub fn failure(&self) -> Option<String> {
         match self.log().disk() {
             DiskState::Ok => None,
@@ -263,8 +263,8 @@ impl Durability {
         }
     }
 
-    /// Number of other servers that have a write when it has reached its level; 0: this server is
-    /// not a member of a cluster.
+    /// Number of other servers that have a write when the write has reached its level; 0: this
+    /// server is not a member of a cluster.
     pub fn replicas(&self) -> usize {
         self.log().replicas().unwrap_or(0)
     }

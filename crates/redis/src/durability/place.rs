@@ -77,10 +77,10 @@ impl SnapshotPaths {
         self.then.as_deref().unwrap_or(&self.fresh)
     }
 
-    /// Writes the snapshot, and lets it replace the last one only when it is complete. So once
-    /// there was a snapshot, `dump` is a complete one at any moment. The remains of a failed
-    /// snapshot are removed; they would keep space that the log needs. A snapshot of another store
-    /// stays, as it may be the only one of that.
+    /// Writes the snapshot, and lets it replace the last one only when the new one is complete. So
+    /// once there was a snapshot, `dump` is a complete one at any moment. The remains of a failed
+    /// snapshot are removed: they would keep space that the log needs. A snapshot of another store
+    /// stays, because it may be the only snapshot of that store.
     pub(crate) fn make<T>(
         &self,
         write: impl FnOnce(&Path) -> Result<T, String>,
@@ -139,16 +139,17 @@ impl SnapshotPaths {
         ))
     }
 
-    /// The store in this directory, or that of which it has a copy, if it is not the own one. Other
-    /// contents are no store's: [`remove_copy`] refuses them with the reason.
+    /// The id of the store in this directory, or of the store of which the directory has a copy, if
+    /// it is another store. Other contents belong to no store: [`remove_copy`] refuses them with
+    /// the reason.
     fn other_store(&self, dir: &Path) -> Option<u64> {
         let found = store_of(dir).ok().flatten();
         found.filter(|found| *found != self.own)
     }
 
     /// Removes the oldest of the folder's snapshots of this store that have a name of [`name_of`].
-    /// The new one stays, whatever its name: the clock may have been set back. Those of other
-    /// servers, which use the same folder, are not counted.
+    /// The new snapshot stays, whatever its name is: the clock may have been set back. Snapshots of
+    /// other servers, which use the same folder, are not counted.
     fn remove_oldest(&self, folder: &Path) -> std::io::Result<()> {
         if self.keep == 0 {
             return Ok(());
@@ -248,8 +249,8 @@ fn put_in_place(fresh: &Path, then: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The name of a replaced snapshot on a file system that cannot exchange names; no name that
-/// people choose.
+/// The name of a replaced snapshot on a file system that cannot exchange names. People choose no
+/// such name.
 fn old_of(then: &Path) -> PathBuf {
     let name = then.file_name().unwrap_or_default().display().to_string();
     then.with_file_name(format!(".{name}.replaced"))

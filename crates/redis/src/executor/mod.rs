@@ -98,10 +98,10 @@ impl Executor {
         }
     }
 
-    /// `Some`: a request of this client is suspended (a script, an EXEC in slices, a combination of
-    /// values, a load of libraries), or its script waits, or its script or EXEC stands in line for
-    /// keys. True: since long (`busy-reply-threshold`, 5 s if that is 0; a second while scripts
-    /// wait for its place).
+    /// Returns `None` unless a request of this client is suspended (a script, an EXEC in slices, a
+    /// combination of values, a load of libraries), or its script waits, or its script or EXEC
+    /// stands in line for keys. Returns true if that has lasted long: `busy-reply-threshold`, 5 s
+    /// if that is 0, or a second while scripts wait for a place.
     pub fn script_of(&mut self, client: &Client) -> Option<bool> {
         let age = self.local.scripts.age(client.id())?;
         let limit = match self.local.scripts.are_awaited() {
@@ -111,7 +111,8 @@ impl Executor {
         Some(age > limit)
     }
 
-    /// Ends all subscriptions of a client of this thread, which is being closed.
+    /// Ends all subscriptions of a client of this thread, which is being closed, and drops its
+    /// suspended scripts.
     pub fn end_subscriptions(&mut self, client: &mut Client) {
         self.local.scripts.drop_of(&self.shared, client.id());
         if let Some(subscriptions) = client.subscriptions_mut().take() {
@@ -151,7 +152,8 @@ impl Executor {
         channels
     }
 
-    /// Ends the subscription of a client to a shard channel that has left; returns what it is told.
+    /// Ends the subscription of a client to a shard channel that has left; returns the message for
+    /// the client.
     pub fn end_left(&mut self, client: &mut Client, channel: &[u8]) -> Vec<u8> {
         pubsub::end_left(&self.shared, &mut self.local, client, channel)
     }

@@ -54,9 +54,9 @@ pub struct Pace<C = System> {
     clock: C,
     /// [`TURN_TIME`], except in tests that expect a whole turn to run.
     turn_time: Duration,
-    /// The number of turns of this round, as far as known before it.
+    /// The number of turns of this round, as far as it is known before the round.
     crowd: usize,
-    /// The time of each turn of this round, and the present turn.
+    /// The time of each turn of this round, and the number of the present turn.
     slice: Duration,
     turn: Option<u32>,
     /// The last reading, and the work that the session had done by then.
@@ -64,7 +64,7 @@ pub struct Pace<C = System> {
     work: u64,
     /// The processor time when it was last read in this turn, and the time of that reading.
     used: Option<(Duration, Instant)>,
-    /// The time of the present turn counts from here, the age of the guard from there.
+    /// The start of the time of the present turn, and the start of the guard.
     since: Instant,
     pinned: Instant,
 }
@@ -110,12 +110,12 @@ impl<C: Clock> Pace<C> {
         self.now
     }
 
-    /// The requests that follow are of this turn, which may have begun in the group before.
+    /// The requests that follow are of this turn, which may have begun in an earlier group.
     pub fn begin_turn(&mut self, turn: u32, work: u64) {
         if self.turn.replace(turn) == Some(turn) {
             return;
         }
-        // Otherwise the last reading is a few microseconds old.
+        // If less work was done, the last reading is a few microseconds old.
         if work - self.work >= LOOK_EVERY_BYTES / 8 {
             self.read(work);
         }
@@ -142,8 +142,8 @@ impl<C: Clock> Pace<C> {
         self.work = work;
     }
 
-    /// P4. A turn that takes a part of its time reads the processor time for the first time: short
-    /// ones do without.
+    /// Whether the time of the present turn is over (P4). The processor time is read for the first
+    /// time when the turn has taken a part of its time by the clock: short turns do without.
     fn is_over(&mut self) -> bool {
         let passed = self.now - self.since;
         if passed < self.slice / 4 {

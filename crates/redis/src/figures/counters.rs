@@ -176,10 +176,11 @@ pub struct ThreadCounters {
     pub net_input_bytes: Counter,
     pub net_output_bytes: Counter,
     pub connections_accepted: Counter,
-    /// Refused because of `maxclients`, or because no file descriptors were left.
+    /// Connections that were refused because of `maxclients`, or because no file descriptors were
+    /// left.
     pub connections_rejected: Counter,
     pub protocol_errors: Counter,
-    /// Closed by `timeout`.
+    /// Connections that were closed by `timeout`.
     pub idle_closed: Counter,
     /// Clients that did not authenticate within `login-timeout`.
     pub logins_timed_out: Counter,
@@ -187,7 +188,7 @@ pub struct ThreadCounters {
     pub tls_handshakes: Counter,
     pub tls_resumed: Counter,
     pub tls_failed: Counter,
-    /// Closed by `output-limit` or `output-stall`.
+    /// Connections that were closed by `output-limit` or `output-stall`.
     pub output_closed: Counter,
     /// Replies that waited for `reply-timeout` and became errors.
     pub replies_given_up: Counter,
@@ -206,8 +207,8 @@ pub struct ThreadCounters {
     pub sleeps: Counter,
     /// Nanoseconds of spinning that found no work.
     pub spin_ns: Counter,
-    /// Entries read from flash for requests, the bytes read for them, and reads that failed at the
-    /// device.
+    /// Entries read from flash for requests, the bytes read for them, and the reads that the device
+    /// has failed.
     pub flash_fetches: Counter,
     pub flash_fetched_bytes: Counter,
     pub flash_read_errors: Counter,
@@ -246,9 +247,9 @@ pub static THREADS: [Figure<ThreadCounters>; 22] = [
 /// Counters of one command on one thread.
 #[derive(Debug, Default)]
 pub(crate) struct CommandCounters {
-    /// Refused before they ran.
+    /// Requests that were refused before they ran.
     pub(crate) rejected: Counter,
-    /// Ran and replied with an error.
+    /// Requests that ran and replied with an error.
     pub(crate) failed: Counter,
     /// Number of requests that ran, and their times. Created by the thread when it runs the command
     /// for the first time.

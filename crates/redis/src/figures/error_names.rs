@@ -42,7 +42,7 @@ pub(crate) fn position(code: &str) -> Option<usize> {
     NAMES.iter().position(|name| *name == code)
 }
 
-/// First words that are not in [`NAMES`], of errors that scripts make, and how often they came.
+/// First words, not in [`NAMES`], of errors that scripts make, each with its number.
 #[derive(Debug, Default)]
 pub(crate) struct Codes(Mutex<BTreeMap<String, u64>>);
 
@@ -51,7 +51,7 @@ impl Codes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// False: it is no code, or there are too many.
+    /// Counts an error. Returns false if its first word is no code, or if there are too many codes.
     pub(crate) fn count(&self, code: &str) -> bool {
         let is_code = |byte: u8| byte.is_ascii_graphic() && byte != b':';
         if code.is_empty() || code.len() > CODE_BYTES_MAX || !code.bytes().all(is_code) {

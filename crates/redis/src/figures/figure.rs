@@ -5,12 +5,12 @@ use std::time::Duration;
 
 /// A number as it is read from `S`.
 pub struct Figure<S> {
-    /// Its name on the metrics page, after `duramen_`; empty: it is not there.
+    /// Its name on the metrics page, after `duramen_`; empty if the page does not show it.
     pub metric: &'static str,
-    /// Its field in `INFO`; empty: it is not there. A time's field ends with its unit.
+    /// Its field in `INFO`; empty if `INFO` does not show it. A time's field ends with its unit.
     pub info: &'static str,
     pub help: &'static str,
-    /// It only grows.
+    /// Whether the number only grows.
     pub is_counter: bool,
     pub read: fn(&S) -> Value,
 }
@@ -24,7 +24,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// On the metrics page: times in seconds, flags as 0 or 1.
+    /// The number on the metrics page: times in seconds, flags as 0 or 1.
     pub fn as_metric(self) -> f64 {
         match self {
             Count(count) => count as f64,
@@ -44,7 +44,7 @@ impl Value {
         }
     }
 
-    /// In JSON, under the name of its field in `INFO`.
+    /// The number in JSON, under the name of its field in `INFO`.
     pub fn as_json(self, info: &str) -> serde_json::Value {
         match self {
             Count(count) => count.into(),

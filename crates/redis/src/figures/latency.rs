@@ -1,7 +1,7 @@
 //! Events that took longer than `latency-monitor-threshold`: the samples of `LATENCY`.
 //!
-//! As in Redis, each event has at most `SAMPLES_MAX` samples, at most one for each second, which
-//! is the longest of that second.
+//! As in Redis, each event has at most `SAMPLES_MAX` samples. A second has at most one sample: its
+//! longest.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ pub enum Event {
     LogSync = 3,
     /// A write waited until the cleaner had freed memory.
     Cleaner = 4,
-    /// A round of a thread took this much processor time: all its clients waited meanwhile.
+    /// A round of a thread took this much processor time, while all its clients waited.
     Round = 5,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Sample {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Series {
     samples: VecDeque<Sample>,
-    /// The longest time since the last reset, also if its sample is gone.
+    /// The longest time since the last reset, even if its sample is gone.
     longest_ms: u64,
 }
 
@@ -114,7 +114,7 @@ impl LatencyEvents {
         self.lock()[event as usize].clone()
     }
 
-    /// Forgets the samples of one event; false: there were none.
+    /// Forgets the samples of one event; returns false if there were none.
     pub(crate) fn reset(&self, event: Event) -> bool {
         let series = std::mem::take(&mut self.lock()[event as usize]);
         !series.samples.is_empty()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The clients with shared memory, and the bytes of it.
+/// The number of clients with shared memory, and the bytes of that memory.
 #[derive(Debug, Default)]
 pub struct LocalUse {
     clients: AtomicUsize,

@@ -7,13 +7,13 @@
 //!
 //! **Invariants**
 //! - T1: the parts of a group add up to the group's time by the clock. The time of `EXEC` includes
-//!   the time of its commands, as in Redis, and these have it too.
-//! - T2: without such a counter the system's clock is read instead.
+//!   the time of its commands, as in Redis, and the commands have that time too.
+//! - T2: on a processor without such a counter the system's clock is read instead.
 
 use duramen_base::ticks::Ticks;
 use std::time::Instant;
 
-/// Stands for requests that are answered before their command runs.
+/// The index of requests that are answered before their command runs.
 const NO_COMMAND: usize = usize::MAX;
 
 /// The clock that is read where the command changes (T2).
@@ -63,7 +63,7 @@ struct CommandShare {
     command: usize,
     requests: u64,
     ticks: u64,
-    /// Ticks of other parts, reported with this one (T1).
+    /// Ticks of other parts that are reported with this one too (T1).
     inner_ticks: u64,
 }
 

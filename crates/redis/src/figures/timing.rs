@@ -1,5 +1,5 @@
-//! The time of a thread's commands: it is divided among those of a group, and compared with the
-//! limits from which on a command is recorded.
+//! The time of a thread's commands. It is divided among the commands of a group, and compared with
+//! the limits from which on a command is recorded.
 
 use super::counters::CommandCounters;
 use super::meter::Meter;
@@ -14,8 +14,8 @@ pub(crate) struct Timing {
     /// Time of the group's commands that the slow log timed one by one.
     timed_ns: u64,
     slow_us: i64,
-    /// The time from which on `LATENCY` records a command, and the shorter of it and the limit of
-    /// the slow log.
+    /// The time from which on `LATENCY` records a command, and the shorter of this time and the
+    /// limit of the slow log.
     event_from: Duration,
     noted_from: Duration,
 }

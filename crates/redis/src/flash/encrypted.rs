@@ -3,7 +3,8 @@
 //! **Invariants**
 //! - E1: the key is random, new at each start, and stored nowhere: flash is read only by the
 //!   process that wrote it.
-//! - E2: a read by io_uring is decrypted by the reader ([`Device::decrypt`]), every other one here.
+//! - E2: a read by io_uring is decrypted by the reader ([`Device::decrypt`]), every other read
+//!   here.
 
 use duramen_cipher::{SECTOR_BYTES, SectorCipher, StoreKey};
 use duramen_config::ServerError;

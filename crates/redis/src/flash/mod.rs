@@ -1,4 +1,4 @@
-//! The second tier of the store, and entries there that requests need.
+//! The second tier of the store, and the entries on flash that requests need.
 
 pub(crate) mod encrypted;
 pub(crate) mod tier;

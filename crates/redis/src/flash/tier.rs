@@ -1,4 +1,4 @@
-//! The second tier: flash for entries that memory has no room for and that are rarely read.
+//! The second tier: flash for entries for which memory has no room and that are rarely read.
 //!
 //! The engine decides which entries go there, and reports the place of each entry that it needs.
 //! The thread that runs the request fetches the entry (`command::cold`, `reactor::flash`).
@@ -30,7 +30,7 @@ const FETCH_BYTES_MAX: usize = 64 << 20;
 pub struct Tier {
     device: Arc<Reported>,
     path: PathBuf,
-    /// Each reactor thread's share of Y2.
+    /// The bytes that each reactor thread may fetch at once (Y2).
     fetch_bytes: usize,
 }
 

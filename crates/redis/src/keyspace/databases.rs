@@ -45,7 +45,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
 ];
 
-/// It writes which tables are behind the databases.
+/// Plans the write of the mapping from databases to tables, as SWAPDB stores it.
 fn plan_exchange(planner: &mut Planner<'_, '_, '_>, _: &Planned<'_, '_>) {
     let (key, bytes) = databases::PLACES;
     planner.room.put(key, bytes);
@@ -109,7 +109,7 @@ fn flush(
     match access {
         Access::Session(session) => {
             let mut guard = session.pin_exclusive();
-            // keys::K1: SWAPDB may have run while this waited for exclusive access.
+            // SWAPDB may have run while the command waited for exclusive access (keys::K1).
             run::begin_again(ctx)?;
             let done = clear(ctx, &guard);
             let level = ctx.strictest(&tables(ctx));
@@ -138,7 +138,7 @@ fn check_flush(ctx: &Context<'_>) -> Done {
 
 pub(crate) fn swapdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     ctx.not_in_cluster("SWAPDB is")?;
-    // As Redis: both are numbers before either is too large.
+    // As in Redis, both must be numbers before either is checked for being too large.
     let first = parse_index(ctx.arg(1), Failure::Text("ERR invalid first DB index"))?;
     let second = parse_index(ctx.arg(2), Failure::Text("ERR invalid second DB index"))?;
     let (first, second) = (in_range(first)?, in_range(second)?);
@@ -167,8 +167,8 @@ pub(crate) fn swapdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
 
 const MOVED_MEANWHILE: &str = "TRYAGAIN tablets came to this server or left it meanwhile: their keys may not be deleted. Repeat the command on all servers";
 
-/// FLUSHALL, FLUSHDB of a member. Not at one instant: keys written meanwhile may stay. But all keys
-/// that were served here when it began are gone, if the reply is OK.
+/// FLUSHALL and FLUSHDB on a member. They do not happen at one instant: keys written meanwhile may
+/// stay. But if the reply is OK, all keys are gone that were served here when the command began.
 fn flush_served(
     ctx: &mut Context<'_>,
     member: &Membership,
@@ -197,7 +197,7 @@ fn flush_served(
         match flush_table(ctx, member, session, *table, cursor, &mut steps) {
             (Err(Failure::Engine(error)), _) if matches!(*error, Error::NoSuchTable(_)) => {}
             (Err(failure), at) => {
-                // It continues from there only if it waits for flash.
+                // The flush continues from there only if it waits for flash.
                 let table = *table;
                 ctx.client.keep_flushing(failure.cold().map(|_| Flushing {
                     table,
@@ -222,7 +222,7 @@ fn flush_served(
         }
         cursor = 0;
     }
-    // A view changes before the list that changes it counts as done: both are looked at.
+    // A view changes before the tablet list that changes it counts as done: both are compared.
     let now = ctx.local.view_to_tell(member);
     if now.tablets_version() != start.tablets_version() || !now.still_serves_all_of(&start) {
         return Err(Failure::Text(MOVED_MEANWHILE));
@@ -238,8 +238,8 @@ fn flush_served(
     Ok(())
 }
 
-/// Continues at `cursor` for at most `steps`; returns the result, and the position where it
-/// stopped, 0 = finished.
+/// Continues at `cursor` for at most `steps`. Returns the result, and the position where the flush
+/// stopped; 0 = finished.
 fn flush_table(
     ctx: &mut Context<'_>,
     member: &Membership,
@@ -282,10 +282,10 @@ fn flush_table(
     }
 }
 
-/// Removes a key if it is served here. An error if that is not decided now.
+/// Removes a key if it is served here. Fails if it is not decided now whether it is.
 fn remove(ctx: &mut Context<'_>, member: &Membership, guard: &mut Guard<'_>, key: Key<'_>) -> Done {
     loop {
-        // Where else the key may be does not matter.
+        // It does not matter which other member has the key.
         match routing::one(ctx.local.view(member, guard), key, false) {
             Err(NotServed::NotNow(UNSERVED)) => return Err(Failure::Text(MOVED_MEANWHILE)),
             Err(_) => return Ok(()),

@@ -35,7 +35,7 @@ pub(crate) fn dump(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 #[derive(Default)]
 struct Options {
     replace: bool,
-    /// The time to live is a time of expiry.
+    /// Whether the time to live is a time of expiry.
     absolute: bool,
 }
 
@@ -47,7 +47,7 @@ fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
         match option.to_ascii_lowercase().as_slice() {
             b"replace" => options.replace = true,
             b"absttl" => options.absolute = true,
-            // Accepted, as there is nothing like them here; one of them.
+            // IDLETIME and FREQ are accepted, but only one of them, and have no effect.
             b"idletime" if !frequent => {
                 idle = true;
                 let seconds = parse_integer(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;

@@ -31,7 +31,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::one(UPDATES), Effect::Writes(Growth::Nothing), Secrets::None, Run::Data(persist)),
 ];
 
-/// NX, XX, GT, LT.
+/// The conditions NX, XX, GT and LT.
 #[derive(Clone, Copy, Default)]
 struct ExpiryCondition {
     absent: bool,
@@ -139,7 +139,8 @@ pub(crate) fn pexpiretime(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done 
     tell(ctx, guard, |at_ms| at_ms)
 }
 
-/// Replies -2 = no such key, -1 = it never expires, else `shape` of its expiry time.
+/// Replies -2 if there is no such key, -1 if it never expires, else with `shape` of its expiry
+/// time.
 fn tell(ctx: &mut Context<'_>, guard: &Guard<'_>, shape: impl FnOnce(u64) -> u64) -> Done {
     let key = ctx.key();
     let answer = match guard.read(key.table, key.hash, key.bytes)? {

@@ -110,7 +110,8 @@ pub(crate) fn renamenx(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     ctx.reply.integer(renamed.into())
 }
 
-/// Renames argument 1 to argument 2, with `nx` only if that does not exist; `false` = it exists.
+/// Renames argument 1 to argument 2; with `nx` only if that does not exist. Returns false if it
+/// does.
 fn rename_unless(ctx: &mut Context<'_>, guard: &mut Guard<'_>, nx: bool) -> Result<bool, Failure> {
     let mut keys = ctx.request.keys(ctx.table);
     let (Some(from), Some(to)) = (keys.next(), keys.next()) else {
@@ -233,7 +234,7 @@ fn transfer(ctx: &mut Context<'_>, access: Access<'_, '_>, target: &Target<'_>) 
             let done = ctx.locked_for_room(&mut guard, &keys, |ctx, guard, room| {
                 transfer_locked(ctx, guard, target, table, room)
             });
-            // The stricter level of the two tables.
+            // Both tables count: the stricter of their levels.
             let other = ctx.local.level_of_table(ctx.shared, table);
             let level = ctx.level().max(other);
             ctx.client.wait.settle(&mut guard, level);
@@ -309,7 +310,8 @@ pub(crate) fn object_encoding(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> D
     ctx.reply.bulk(encoding.as_bytes())
 }
 
-/// The name that Redis 7.4 has for the form in which it would keep a new collection.
+/// The name that Redis 7.4 has for the form in which it would keep a new collection with these
+/// elements.
 fn encoding_of(value: &[u8], limits: &Encodings) -> Result<&'static str, Failure> {
     let small = |(entries, len): (Limit, usize), short: bool, large: &'static str| {
         if limits.allow(entries, len) && short {
@@ -379,7 +381,8 @@ const NO_IDLETIME: Failure = Failure::Text(
     "ERR OBJECT IDLETIME is not supported: a read writes nothing, so there is no time of the last access",
 );
 
-/// Whether reads are counted, and by a name that says so.
+/// Whether `OBJECT FREQ` may report reads: the policy of eviction counts them, and its name says
+/// so.
 fn is_lfu(ctx: &mut Context<'_>) -> bool {
     let config = ctx.local.config(ctx.shared);
     (config.mode, config.policy) == (Mode::Cache, Policy::Lfu)

@@ -45,7 +45,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
 const BY_OR_GET: &str = "For the optional BY/GET keyword. It is marked 'unknown' because the key names derive from the content of the key we sort";
 const STORE: &str = "For the optional STORE keyword. It is marked 'unknown' because the keyword can appear anywhere in the argument array";
 
-/// The keys that the patterns of BY and GET name. `GET x` reads none, but needs the right.
+/// The keys that the patterns of BY and GET name. `GET x` names none, but needs the right to read
+/// any key.
 const BY_PATTERNS: Unnamed = Unnamed {
     stand_at: pattern_of_keys,
     are_read: reads_more_keys,
@@ -66,16 +67,19 @@ fn pattern_of_keys(args: &Args<'_>) -> Option<usize> {
     found
 }
 
-/// Whether a SORT, which may store its result or not, reads keys that its arguments do not name.
+/// Whether a SORT reads keys that its arguments do not name. `may_store`: whether it is a command
+/// that can store its result.
 fn reads_more_keys(args: &Args<'_>, may_store: bool) -> bool {
     Options::parse(may_store, args).is_ok_and(|options| options.reads_more_keys())
 }
 
-/// Many elements may be sorted by the same long text.
+/// The error of a SORT by texts that are too long: many elements may be sorted by the same long
+/// text.
 const TOO_LONG_WEIGHTS: Failure =
     Failure::Text("ERR the texts to sort by are together longer than output-limit");
 
-/// Maximum bytes of the keys of patterns that are noted to be fetched from flash together.
+/// Maximum bytes of the keys named by patterns whose entries on flash are noted, to be fetched
+/// together.
 const WARM_BYTES_MAX: usize = 64 << 20;
 const TOO_MANY_KEYS: Failure =
     Failure::Text("ERR the keys that SORT reads by its patterns are together longer than 64 MiB");
@@ -123,18 +127,18 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// The pattern by which it sorts, unless it leaves the elements in their order.
+    /// The pattern by which it sorts; `None` if it leaves the elements in their order.
     fn by_pattern(&self) -> Option<&'a [u8]> {
         self.by.filter(|pattern| pattern.contains(&b'*'))
     }
 
-    /// Whether it reads keys that the arguments do not name.
+    /// Whether the request reads keys that its arguments do not name.
     fn reads_more_keys(&self) -> bool {
         self.by_pattern().is_some() || self.gets.iter().any(|pattern| pattern.contains(&b'*'))
     }
 }
 
-/// The elements of a collection, and whether they have an order: that of a list, or of scores.
+/// The elements of a collection, and whether they have an order: that of a list, or that of scores.
 fn elements(found: Option<Object<'_>>) -> Result<(Vec<Text<'_>>, bool), Failure> {
     let Some(object) = found else {
         return Ok((Vec::new(), false));
@@ -162,8 +166,8 @@ fn elements(found: Option<Object<'_>>) -> Result<(Vec<Text<'_>>, bool), Failure>
     Ok((names, kind == Some(Type::SortedSet)))
 }
 
-/// The key that a pattern means for an element, and the field in it: `*` stands for the element,
-/// and `->` is before a field. `None`: the pattern means no key.
+/// The key that a pattern names for an element, and the field in that key: `*` stands for the
+/// element, and `->` is before a field. `None` if the pattern names no key.
 fn key_of<'p>(pattern: &'p [u8], element: &[u8]) -> Option<(Vec<u8>, Option<&'p [u8]>)> {
     let star = pattern.iter().position(|byte| *byte == b'*')?;
     let arrow = pattern
@@ -180,7 +184,7 @@ fn key_of<'p>(pattern: &'p [u8], element: &[u8]) -> Option<(Vec<u8>, Option<&'p 
     Some(([&key[..star], element, &key[star + 1..]].concat(), field))
 }
 
-/// The value that a pattern means for an element. `searched`: the bytes of all hashes that were
+/// The value that a pattern names for an element. `searched`: the bytes of all hashes that were
 /// searched for a field until now.
 fn look_up(
     ctx: &mut Context<'_>,
@@ -213,7 +217,7 @@ fn look_up(
     })
 }
 
-/// Has all entries on flash that patterns mean fetched together.
+/// Lets all entries on flash that the patterns name be fetched together.
 fn warm(
     ctx: &mut Context<'_>,
     guard: &Guard<'_>,
@@ -276,8 +280,8 @@ fn weigh<'g>(
     })
 }
 
-/// Eight bytes of each element, behind those that all elements begin with, as a number of the same
-/// order.
+/// For each element a number with the order of the elements: the eight bytes behind those with
+/// which all elements begin.
 fn text_keys(elements: &[Text<'_>]) -> Vec<u64> {
     let first = elements.first().map(Text::bytes);
     let first: &[u8] = first.as_deref().unwrap_or_default();
@@ -296,7 +300,7 @@ fn text_keys(elements: &[Text<'_>]) -> Vec<u64> {
     elements.iter().map(key).collect()
 }
 
-/// Numbers of the same order as the elements' own numbers.
+/// For each element a number with the order of the numbers that the elements are.
 fn number_keys(elements: &[Text<'_>]) -> Result<Vec<u64>, Failure> {
     let key = |element: &Text<'_>| {
         let number = match element {
@@ -312,8 +316,8 @@ fn number_keys(elements: &[Text<'_>]) -> Result<Vec<u64>, Failure> {
     elements.iter().map(key).collect()
 }
 
-/// The elements of a range, in order. Only these are sorted. The order is total, so
-/// nothing depends on the order in which they came.
+/// The elements of a range, in order. Only these are sorted. The order is total, so the result does
+/// not depend on the order of `all`.
 fn within<T>(mut all: Vec<T>, range: Range<usize>, order: impl Fn(&T, &T) -> Ordering) -> Vec<T> {
     let end = range.end.min(all.len());
     let start = range.start.min(end);
@@ -346,7 +350,7 @@ impl Options<'_> {
             // There is no NaN; -0 is 0.
             false => a.number.partial_cmp(&b.number).unwrap_or(Ordering::Equal),
         };
-        // Equal ones are in the order of their bytes, so that each request sorts alike.
+        // Equal elements are in the order of their bytes, so that each request has the same result.
         self.directed(order.then_with(|| a.element.compare(&b.element)))
     }
 
@@ -417,7 +421,7 @@ impl Options<'_> {
         }
         let range = self.range(elements.len());
         if !is_ordered {
-            // The result is the same each time.
+            // Without BY the result does not depend on the order in which the elements are stored.
             return Ok(within(elements, range, |a, b| self.directed(a.compare(b))));
         }
         if self.descending {

@@ -1,10 +1,10 @@
 //! The clock of a member; its read leases, and those that it grants, are counted on it.
 //!
 //! **Invariants**
-//! - C1: it continues while the system is suspended (`CLOCK_BOOTTIME`). `CLOCK_MONOTONIC` stands
-//!   still meanwhile. With that clock, a master that was suspended would continue to read under a
-//!   lease that has ended for its holders, after another server became the owner.
-//! - C2: it never goes back, whatever happens to the wall clock.
+//! - C1: the clock continues while the system is suspended (`CLOCK_BOOTTIME`). `CLOCK_MONOTONIC`
+//!   stands still meanwhile. With that clock, a master that was suspended would continue to read
+//!   under a lease that has ended for its holders, after another server became the owner.
+//! - C2: the clock never goes back, whatever happens to the wall clock.
 //!
 //! A virtual machine can be halted from outside, with its clocks, and continue later. No clock of
 //! the machine shows that; leases are wrong afterwards (docs/operations.md, Suspended machines).
@@ -14,10 +14,10 @@
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// C1.
+/// The system's clock that continues while the system is suspended (C1).
 const CLOCK: ClockId = ClockId::Boottime;
 
-/// Microseconds since its own start.
+/// A clock in microseconds since its own start.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Duration,

@@ -29,20 +29,21 @@ use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// A question without an answer is asked again after this time.
+/// Time after which a question without an answer is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// A question that was refused for now, or did not reach a coordinator, after this time.
+/// Time after which a question is asked again that was refused for now, or reached no coordinator.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
-/// Pause after a change that came too late.
+/// Pause after a change that another change preceded.
 const CHANGE_PAUSE: Duration = Duration::from_millis(5);
 
-/// Error of an answer to another question.
+/// Error if the coordinator answers another question than the one asked.
 pub(crate) const UNFIT_ANSWER: &str = "the coordinator's answer does not fit";
 
-/// A question to the coordinator of a thread that waits for the answer.
+/// A question to the coordinator, from a thread that waits for the answer.
 pub struct CoordinatorQuestion {
     pub question: ToCoordinator,
-    /// `host:port` of the coordinator; `None`: the one that this member takes for the leader.
+    /// `host:port` of the coordinator to ask; `None`: the one that this member takes for the
+    /// leader.
     pub address: Option<String>,
     /// Gets the answer, or the reason why there is none.
     pub answer: SyncSender<Result<CoordinatorAnswer, String>>,
@@ -55,10 +56,10 @@ pub struct Membership {
     /// Grows with every change of `view`.
     generation: AtomicU64,
     read_until: Arc<ReadUntil>,
-    /// Time at which this life began.
+    /// Time at which this life began, in microseconds of its clock.
     began_us: u64,
     clients: Arc<Clients>,
-    /// Sends a question to the coordinator, at once.
+    /// Sends a question to the coordinator at once.
     ask: Box<dyn Fn(CoordinatorQuestion) + Send + Sync>,
     status: RwLock<Arc<MemberStatus>>,
     /// Messages for the other members, and the call that wakes their sender.
@@ -89,7 +90,7 @@ impl Membership {
         }
     }
 
-    /// `wake` is called when messages wait for the other members. To be called once.
+    /// From now on `wake` is called when messages wait for the other members. Must be called once.
     pub fn when_published(&self, wake: Box<dyn Fn() + Send + Sync>) {
         self.wake_sender.get_or_init(|| wake);
     }
@@ -118,10 +119,11 @@ impl Membership {
         &self.clients
     }
 
-    /// Asks the coordinator that leads, until it has answered, at most until `deadline`. Blocks.
+    /// Asks the leading coordinator until it has answered, or until `deadline`. Blocks.
     ///
     /// # Errors
-    /// The reason why it has not answered: the question may have had its effect. Or it refuses.
+    /// The coordinator has refused, or it has not answered in time: then the question may have had
+    /// its effect.
     pub fn ask_coordinator(
         &self,
         question: &ToCoordinator,
@@ -154,14 +156,14 @@ impl Membership {
         }
     }
 
-    /// Changes something of the cluster that its coordinator keeps in revisions. `offer` makes the
-    /// change from the newest revision that is known here, and asks by the function that it gets.
-    /// It returns `None` if the coordinator has a newer one, which is known then, and is called
-    /// again. `what`: its name. Blocks, at most until `deadline`.
+    /// Changes a part of the cluster's state that the coordinator keeps in revisions; `what` is its
+    /// name. `offer` makes the change from the newest revision that is known here, and asks the
+    /// coordinator by the function that it gets. If the coordinator has a newer revision, `offer`
+    /// learns it, returns `None`, and is called again. Blocks, at most until `deadline`.
     ///
     /// # Errors
-    /// Of `offer`, or the coordinator has not answered: the text says whether it is known that
-    /// nothing was changed.
+    /// `offer` has failed, or the coordinator has not answered: the text says whether it is known
+    /// that nothing was changed.
     pub(crate) fn change_kept<T>(
         &self,
         what: &str,
@@ -182,7 +184,7 @@ impl Membership {
             if let Some(changed) = offer(&ask)? {
                 return Ok(changed);
             }
-            // Another change was first. Or the coordinator does not know yet what this member
+            // Another change came first, or the coordinator does not know yet what this member
             // knows.
             std::thread::sleep(CHANGE_PAUSE);
         }
@@ -198,7 +200,8 @@ impl Membership {
         self.read_until.may_read(self.now_us())
     }
 
-    /// Milliseconds for which it has owned tablets, or could have, without a lease to serve them.
+    /// Milliseconds for which this member has had no lease to serve the tablets that it owns or
+    /// could own.
     pub fn unleased_ms(&self) -> u64 {
         let view = self.view();
         if view.map().owner(view.me()).is_none() {
@@ -213,7 +216,7 @@ impl Membership {
         Arc::clone(&self.status.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The reason why requests wait here, for people; none if they are answered.
+    /// The reason for which requests wait here, for people; `None` if they are answered.
     pub fn waits_for(&self) -> Option<String> {
         let status = self.status();
         let (up, needed) = (status.servers_up, status.replicas as usize + 1);
@@ -262,7 +265,7 @@ impl ViewCache {
         self.generation == membership.generation.load(Ordering::Acquire)
     }
 
-    /// The view that [`get`](Self::get) returned last: that by which the running request is here.
+    /// The view that [`get`](Self::get) returned last: the running request is here by this view.
     pub fn last(&self) -> &View {
         &self.view
     }

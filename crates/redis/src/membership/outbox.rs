@@ -16,18 +16,18 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 8 << 20;
 #[derive(Debug, Default)]
 pub struct Outbox {
     batches: Mutex<Vec<Vec<u8>>>,
-    /// Bytes of all batches. Changes under their lock.
+    /// Bytes of all batches. They change under the lock of the batches.
     bytes: AtomicUsize,
 }
 
 impl Outbox {
-    /// Adds a message; true: the outbox was empty, so its reader must be woken.
+    /// Adds a message. Returns true if the outbox was empty, so that its reader must be woken.
     pub(crate) fn add(&self, channel: &[u8], message: &[u8]) -> bool {
         let added = PUBLICATION_HEADER_BYTES + channel.len() + message.len();
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = self.bytes.load(Ordering::Relaxed) + added;
         if bytes > WAITING_BYTES_MAX {
-            return false; // its reader does not run; it was woken
+            return false; // the reader was woken before, and has not run since
         }
         self.bytes.store(bytes, Ordering::Relaxed);
         let is_first = batches.is_empty();

@@ -29,22 +29,22 @@ pub struct MemberStatus {
     pub enough_backups: bool,
     /// Number of segments of its log with two copies in one rack.
     pub segments_sharing_rack: usize,
-    /// Number of closed segments of its log that lack a copy, which no backup takes.
+    /// Number of closed segments of its log that lack a copy, because no backup takes it.
     pub segments_short: usize,
-    /// Number of other members that store its writes much more slowly than the others: they get no
-    /// new ones now, or there are not enough others.
+    /// Number of other members that store its writes much more slowly than the rest. They get no
+    /// new replicas now, unless there are not enough other members.
     pub slow_backups: usize,
     /// Whether its disk has no room for other members' replicas: their writes wait.
     pub backup_full: bool,
     /// Replicas on this member's disk that were found damaged in this life.
     pub damaged_replicas: u64,
-    /// Those that are not replaced yet.
+    /// Damaged replicas that are not replaced yet.
     pub damaged_left: usize,
     /// Rounds of its scrubber that had ended when `damaged_left` was counted.
     pub scrub_rounds: u64,
     /// Bytes written to its disk for other members since the start.
     pub backup_written_bytes: u64,
-    /// Places for segments on its disk, and those that more of them may take.
+    /// Frames on its disk, and the number of them that more replicas may take.
     pub backup_frames: u32,
     pub backup_frames_free: u32,
     /// Partitions of crashed servers that are replayed here.

@@ -118,8 +118,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::NONE, Effect::Acts, Secrets::None, Run::Plain(accept)),
 ];
 
-/// Reply to a request for the map. Clients would take an empty map for the whole cluster's map;
-/// after this error they ask again, here or at another member.
+/// The error of a request for the map when there is none. Clients would take an empty map for the
+/// whole cluster's map; after this error they ask again, here or at another member.
 const NO_MAP: Failure = Failure::Text(
     "CLUSTERDOWN this member knows of no slot: it is new and has not heard of any, or there is no table db0",
 );
@@ -138,7 +138,7 @@ struct ClusterView {
     own: Addresses,
     /// Local address of this connection, used when no better one is known.
     local: (String, u16),
-    /// This connection has TLS: addresses are told for such ones (routing::R3).
+    /// Whether this connection has TLS: the reply then shows addresses with TLS (routing::R3).
     has_tls: bool,
 }
 
@@ -407,13 +407,13 @@ pub(crate) fn keyslot(ctx: &mut Context<'_>) -> Done {
     ctx.reply.integer(slot(ctx.arg(2)).into())
 }
 
-/// Also answers for the shard: each shard has one node.
+/// CLUSTER MYID and MYSHARDID: each shard has one node, so the node's id is the shard's id.
 pub(crate) fn myid(ctx: &mut Context<'_>) -> Done {
     let id = node_id(known(ctx)?.view.me());
     ctx.reply.bulk(id.as_bytes())
 }
 
-/// There are no connections of the requested kind.
+/// Replies with an empty list: there are no connections of the requested kind.
 pub(crate) fn links(ctx: &mut Context<'_>) -> Done {
     member(ctx)?;
     ctx.reply.encoder().array(0);

@@ -20,7 +20,7 @@ pub(crate) struct Span {
     pub(crate) first: u16,
     pub(crate) last: u16,
     pub(crate) server: ServerId,
-    /// False: the server is a stand-in (S3).
+    /// Whether the server serves the slots; if not, it is a stand-in (S3).
     pub(crate) served: bool,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Span {
 pub(crate) fn spans(view: &View, table: TableId) -> Vec<Span> {
     let mut slots: Vec<Option<(ServerId, bool)>> = vec![None; usize::from(SLOTS)];
     let mut give = |first: RouteHash, last: RouteHash, to: (ServerId, bool)| {
-        // S2: from the first slot whose first key is in the range.
+        // By S2 the span begins with the first slot whose first key is in the range.
         let begins = RouteHash::first_of_slot(first.slot()) == first;
         let from = usize::from(first.slot()) + usize::from(!begins);
         let to_end = slots.get_mut(from..=usize::from(last.slot()));

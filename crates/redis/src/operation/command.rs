@@ -96,8 +96,8 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// The commands that COMMAND INFO and COMMAND DOCS are given by name; `None` for a name that none
-/// has. A command's description has kilobytes.
+/// The commands that COMMAND INFO and COMMAND DOCS are given by name; `None` for a name that no
+/// command has. The description of one command takes kilobytes.
 fn named(ctx: &Context<'_>) -> Result<Vec<Option<&'static Spec>>, Failure> {
     let names = ctx.request.args.skip(2);
     if names.len() > NAMES_MAX {
@@ -171,24 +171,25 @@ fn write_access(reply: &mut Encoder<'_>, access: KeyAccess) {
 
 /// The place of keys in the arguments, as `COMMAND INFO` describes it.
 enum KeyPlace {
-    /// From an argument on, to the last one (counted from the first key, or from the end).
+    /// The keys from an argument on, up to the last one (counted from the first key, or from the
+    /// end).
     Range { first: i64, last: i64, step: i64 },
-    /// An argument has their number.
+    /// The keys behind the argument that has their number.
     Counted { at: i64 },
-    /// Behind this word, which may stand from an argument on: one, or the first of as many parts of
-    /// the arguments as `limit`.
+    /// The keys behind this word, which may stand from an argument on: one key, or the first of
+    /// `limit` equal parts of the arguments.
     Keyword {
         word: &'static str,
         from: i64,
         last: i64,
         limit: i64,
     },
-    /// Anywhere.
+    /// The keys may be anywhere.
     Unknown,
 }
 
 impl KeyPlace {
-    /// One, behind the option `word`.
+    /// The place of one key behind the option `word`.
     fn option(word: &'static str, from: i64) -> KeyPlace {
         KeyPlace::Keyword {
             word,
@@ -198,7 +199,7 @@ impl KeyPlace {
         }
     }
 
-    /// The first half of the arguments behind `STREAMS`.
+    /// The place of the keys of XREAD: the first half of the arguments behind `STREAMS`.
     fn streams(from: i64) -> KeyPlace {
         KeyPlace::Keyword {
             word: "STREAMS",

@@ -94,8 +94,8 @@ pub(crate) fn get(ctx: &mut Context<'_>) -> Done {
         .into_iter()
         .filter_map(|text| Some((text, Pattern::new(text, true)?)))
         .collect();
-    // The name as written in the first pattern that matches it: a pattern without wildcards is a
-    // name, in the client's own case.
+    // Returns the name as it is written in the first pattern that matches it: a pattern without
+    // wildcards is a name, and keeps the client's case.
     let wanted = |name: &str| -> Option<String> {
         let (pattern, _) = patterns
             .iter()
@@ -169,7 +169,7 @@ pub(crate) fn set(ctx: &mut Context<'_>) -> Done {
             }
         })
         .collect::<Result<_, _>>()?;
-    // First on a copy, so that an error names the argument.
+    // The changes are tried on a copy first, so that an error names the argument.
     let mut trial = ServerConfig::clone(&ctx.shared.config());
     let mut changes = Vec::new();
     let mut limits = Vec::new();
@@ -251,7 +251,7 @@ fn check_fixed(shared: &Shared, config: &ServerConfig, name: &str, value: &str) 
 /// Most bytes of an argument in an error.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// An error that shows this argument, shortened if that is long.
+/// An error text that shows this argument, shortened if the argument is long.
 fn brief(error: &str, argument: &str) -> String {
     if argument.len() <= SHOWN_BYTES_MAX {
         return error.to_owned();
@@ -276,7 +276,7 @@ pub(crate) fn resetstat(ctx: &mut Context<'_>) -> Done {
     ctx.reply.ok()
 }
 
-/// The reply waits until the file is on disk.
+/// Handles CONFIG REWRITE: the reply waits until the file is on disk.
 pub(crate) fn rewrite(ctx: &mut Context<'_>) -> Done {
     let Some(file) = ctx.shared.settings.file() else {
         return Err(Failure::Text(

@@ -1,5 +1,6 @@
-//! Changes of the settings of a running server: by `CONFIG SET`, and by the configuration file that
-//! was read again. Those that are used elsewhere take effect with the change (settings::J1).
+//! Changes of the settings of a running server: by `CONFIG SET`, and by a configuration file that
+//! is read again. A change takes effect at once in the parts of the server that have copies of the
+//! settings (settings::J1).
 
 use crate::command::events::set_events;
 use crate::state::Shared;
@@ -22,7 +23,7 @@ pub struct Changes {
 }
 
 /// `CONFIG SET`: changes settings of the running server, all of them or none (settings::J1). A
-/// change of TLS reads files: not on a thread that serves clients.
+/// change of TLS reads files, so it must not run on a thread that serves clients.
 ///
 /// # Errors
 /// [`ServerError::Config`]: a value is wrong, or a setting cannot change while the server runs.
@@ -42,8 +43,8 @@ pub fn set(shared: &Shared, changes: &[(&'static Setting, &str)]) -> Result<(), 
     let is_among = |names: &[&str]| changes.iter().any(|(s, _)| names.contains(&s.name));
     if let Some(file) = shared.settings.file() {
         changes.iter().for_each(|(setting, _)| file.note(setting));
-        // At the next start neither the level nor the mode must decide whether there is a
-        // directory; and the file may have the mode under each of its names.
+        // At the next start neither the level nor the mode must decide whether there is a data
+        // directory. The file may also have the mode under each of the names of that setting.
         let also: &[&str] = if is_among(&["mode", "maxmemory-policy"]) {
             &["mode", "maxmemory-policy", "level", "dir"]
         } else if is_among(&["level"]) {
@@ -103,7 +104,7 @@ pub fn reload(
     Ok(Changes { made, later })
 }
 
-/// `make` may be called twice.
+/// Changes the settings by `make`, which may be called twice.
 fn change(
     shared: &Shared,
     mut make: impl FnMut(&mut ServerConfig) -> Result<(), ServerError>,
@@ -169,7 +170,7 @@ fn use_settings(shared: &Shared, old: &ServerConfig, new: &ServerConfig) {
         store.set_mode(new.mode);
         store.set_verify_reads(new.verify_reads);
         if old.slow.event_ms == 0 {
-            store.take_longest_stall(); // one of before is no event
+            store.take_longest_stall(); // a stall before the change is no event
         }
     }
     shared.settings.tell(new);
@@ -198,8 +199,8 @@ fn prepare_certificates(
     }
 }
 
-/// Refuses a change of the mode that a running server cannot make. Otherwise keeps the level,
-/// which must not follow from the mode then.
+/// Refuses a change of the mode that a running server cannot make. Otherwise keeps the level, which
+/// must not follow from the new mode.
 fn check_mode(
     shared: &Shared,
     old: &ServerConfig,

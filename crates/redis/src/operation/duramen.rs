@@ -1,7 +1,7 @@
 //! `DURAMEN.*`: the RAMCloud interface for every language that has a RESP driver.
 //!
-//! They know strings alone: reading a collection or a stream fails, a walk leaves it out,
-//! and a write replaces it.
+//! These commands know strings alone: reading a collection or a stream fails, a walk leaves them
+//! out, and a write replaces them.
 //!
 //! Every result has the object version; the reply of a write has its level of durability. A reply
 //! is sent when that level is reached (`wait`), so it is the requested level.
@@ -73,7 +73,8 @@ pub(crate) fn read(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     read_one(ctx, guard, ctx.key(), false)
 }
 
-/// `is_part`: a collection is an error within a reply.
+/// Replies with the object of a key. With `is_part`, a collection becomes an error within a larger
+/// reply.
 fn read_one(ctx: &mut Context<'_>, guard: &Guard<'_>, key: Key<'_>, is_part: bool) -> Done {
     let counters = ctx.local.counters(ctx.shared);
     match guard.read(key.table, key.hash, key.bytes)? {
@@ -186,7 +187,7 @@ fn at_level(
     done
 }
 
-/// The failure of a condition: an error with the version found.
+/// The error of a condition that failed, with the version that was found.
 fn condition_failed(error: Error) -> Failure {
     match error {
         Error::ConditionFailed {
@@ -410,7 +411,7 @@ pub(crate) fn use_table(ctx: &mut Context<'_>) -> Done {
     ctx.reply.ok()
 }
 
-/// The coordinator makes and drops the tables of a cluster.
+/// Refuses the command in a cluster: there the coordinator makes and drops the tables.
 fn not_a_members_affair(ctx: &Context<'_>, what: &str) -> Done {
     match ctx.shared.membership() {
         None => Ok(()),
@@ -461,14 +462,14 @@ pub(crate) fn table_drop(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done 
     }
     {
         let commands = &ctx.shared.commands;
-        // No exchange comes between the look and the step.
+        // While this lock is held, no exchange comes between the check and the change.
         let _places = commands.lock_places();
         if commands.table(0) == Some(table) {
             return Err(Failure::Text(
                 "ERR this is the table of database 0 since a SWAPDB, and cannot be dropped; FLUSHDB empties it",
             ));
         }
-        // Clients that have it selected get errors; SELECT makes a new one.
+        // Clients that have selected it get errors; SELECT makes a new table.
         commands.forget_table(table);
     }
     if let Access::Session(session) = access {
@@ -478,7 +479,7 @@ pub(crate) fn table_drop(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done 
         Some(durability) => durability.store().begin_drop(table)?,
         None => ctx.shared.store().tables().drop(table)?,
     }
-    ctx.local.wake_table(ctx.shared, table); // they get an error
+    ctx.local.wake_table(ctx.shared, table); // waiting clients get an error
     ctx.shared.tracking().all_changed(&ctx.shared.threads, None);
     databases::tables_changed(ctx.shared, ctx.client);
     ctx.reply.ok()

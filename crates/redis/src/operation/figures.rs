@@ -104,7 +104,7 @@ pub static DURABILITY: [Figure<DurabilityStats>; 35] = [
     field("duramen_scrub_total", |s| Count(s.scrub.total)),
 ];
 
-/// A member of a cluster at one moment.
+/// The state of a member of a cluster at one moment.
 pub struct Member {
     pub status: Arc<MemberStatus>,
     pub(crate) view: Arc<View>,
@@ -113,7 +113,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// None: the server is no member of a cluster.
+    /// Returns `None` if the server is no member of a cluster.
     pub fn of(shared: &Shared) -> Option<Member> {
         let member = shared.membership()?;
         Some(Member {

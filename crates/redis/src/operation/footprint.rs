@@ -3,8 +3,9 @@
 //! **Invariants**
 //! - Y1: no byte counts in two parts. Parts that are allocated on the heap (tables, copies, buffers
 //!   of connections) are subtracted from the heap's part.
-//! - Y2: the sum of the parts is resident memory. Not counted: the stacks of threads. Counted
-//!   although not resident: memory that was allocated and never touched.
+//! - Y2: the sum of the parts is resident memory, with two exceptions. The stacks of threads are
+//!   resident and not counted. Memory that was allocated and never touched is counted and not
+//!   resident.
 
 use crate::state::Shared;
 use duramen_config::{heap, process};
@@ -16,12 +17,12 @@ pub struct Footprint {
     /// size.
     pub log_buffer_bytes: u64,
     pub log_buffer_bytes_max: u64,
-    /// Bytes of incomplete requests; bytes of replies that clients have not taken.
+    /// Bytes of incomplete requests, and bytes of replies that clients have not taken.
     pub query_bytes: u64,
     pub output_bytes: u64,
     /// Memory shared with clients on this machine, which is not on the heap.
     pub rings_bytes: u64,
-    /// Everything else that is allocated; and memory that was freed but is kept.
+    /// Everything else that is allocated, and memory that was freed but is kept.
     pub heap_bytes: u64,
     pub heap_free_bytes: u64,
     /// The program's code and constants, resident from its files.
@@ -56,8 +57,8 @@ impl Footprint {
         self.total_bytes() - idle - self.program_bytes
     }
 
-    /// The parts with their names: `NAME_bytes` of `/memory`, and `duramen.NAME-bytes` of `MEMORY
-    /// STATS` where Redis has no name for it.
+    /// The parts with their names: they are `NAME_bytes` in `/memory`, and `duramen.NAME-bytes` in
+    /// `MEMORY STATS` unless Redis has a name for the part.
     pub fn parts(&self) -> [(&'static str, u64); 12] {
         let report = &self.report;
         [

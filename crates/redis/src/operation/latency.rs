@@ -62,7 +62,7 @@ pub(crate) fn latest(ctx: &mut Context<'_>) -> Done {
     reply.array(recorded.len());
     for (event, series) in &recorded {
         let Some(newest) = series.samples().back() else {
-            continue; // `recorded` has none such
+            continue; // `recorded` has no event without samples
         };
         reply.array(4);
         reply.bulk(event.name().as_bytes());
@@ -85,7 +85,8 @@ pub(crate) fn history(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// Of the named events, or of all; replies with the number of those that had samples.
+/// Forgets the samples of the named events, or of all; replies with the number of those that had
+/// samples.
 pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
     let names = ctx.request.args.skip(2);
     let is_named = |event: &Event| {
@@ -187,8 +188,8 @@ fn remedy(event: Event) -> &'static str {
     }
 }
 
-/// As Redis's: for all commands that were called, or for the named ones; a container stands for its
-/// subcommands.
+/// LATENCY HISTOGRAM, as in Redis: of all commands that were called, or of the named ones. A
+/// container stands for its subcommands.
 pub(crate) fn histogram(ctx: &mut Context<'_>) -> Done {
     ctx.count_up_to_now();
     let names = ctx.request.args.skip(2);

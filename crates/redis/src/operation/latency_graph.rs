@@ -5,14 +5,14 @@ use crate::figures::latency::Series;
 /// Columns of a line; further samples follow below.
 const COLUMNS: usize = 80;
 const ROWS: usize = 4;
-/// Fillings of a character, lowest first; above them a column goes on.
+/// Characters for a part of a line's height, lowest first. A column that is higher continues above.
 const FILLINGS: [u8; 3] = *b"_o#";
 const FULL: u8 = b'|';
 const STEPS: u64 = (ROWS * FILLINGS.len()) as u64;
 
 /// One column.
 struct Column {
-    /// 0 to [`STEPS`] - 1.
+    /// The height in steps: 0 to [`STEPS`] - 1.
     step: usize,
     age: String,
 }

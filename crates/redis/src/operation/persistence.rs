@@ -50,7 +50,7 @@ pub(crate) const NO_PERSISTENCE: Failure = Failure::Text(
     "ERR nothing is saved: this server keeps data in memory only (level memory); start it with --dir to keep it",
 );
 
-/// Largest number of snapshots that stay: each of them is looked at.
+/// Maximum number of snapshots to keep: each of them is looked at.
 const KEPT_MAX: usize = 10_000;
 
 const WITH_OTHERS: Failure = Failure::Text(
@@ -61,7 +61,7 @@ fn durability(shared: &Shared) -> Result<&Arc<Durability>, Failure> {
     shared.durability().ok_or(NO_PERSISTENCE)
 }
 
-/// For commands that read this server's own copy of its log.
+/// The durable layer, for commands that read this server's own copy of its log.
 fn own_copy(shared: &Shared) -> Result<&Arc<Durability>, Failure> {
     match shared.membership() {
         None => durability(shared),
@@ -105,7 +105,7 @@ pub(crate) fn bgsave(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// The log rewrites itself continuously: cleaning does that.
+/// Handles BGREWRITEAOF, which has nothing to do: cleaning rewrites the log continuously.
 pub(crate) fn bgrewriteaof(ctx: &mut Context<'_>) -> Done {
     durability(ctx.shared)?;
     ctx.reply
@@ -114,9 +114,10 @@ pub(crate) fn bgrewriteaof(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// `DURAMEN.SNAPSHOT directory [REPLACE | KEEP number]`: makes a copy there, in the background;
-/// `INFO persistence` shows its progress. With REPLACE, a complete copy replaces the snapshot that
-/// is there; with KEEP, it gets a new name in that folder, and only the newest ones stay.
+/// `DURAMEN.SNAPSHOT directory [REPLACE | KEEP number]`: makes a copy in the directory, in the
+/// background; `INFO persistence` shows its progress. With REPLACE, the complete copy replaces the
+/// snapshot that is there. With KEEP, the copy gets a new name in that folder, and only the newest
+/// snapshots stay.
 pub(crate) fn snapshot(ctx: &mut Context<'_>) -> Done {
     let text = String::from_utf8(ctx.arg(1).to_vec())
         .map_err(|_| Failure::Text("ERR the directory's name is not UTF-8"))?;
@@ -156,8 +157,8 @@ pub(crate) fn scrub(ctx: &mut Context<'_>) -> Done {
     ctx.reply.integer(frames as i64)
 }
 
-/// Number of other servers that have everything written so far. A single server has none and never
-/// will, so waiting is pointless.
+/// Handles WAIT: replies with the number of other servers that have everything written so far. A
+/// single server has none and never will, so waiting is pointless.
 pub(crate) fn wait(ctx: &mut Context<'_>) -> Done {
     let wanted = parse_integer(ctx.arg(1)).ok_or(NOT_AN_INTEGER)?;
     let timeout_ms = check_timeout(ctx.arg(2))?;
@@ -174,8 +175,9 @@ pub(crate) fn wait(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// Numbers of servers that have everything written so far on stable storage: this server, then
-/// others. A member of a cluster stores nothing of its own log itself.
+/// Handles WAITAOF: replies with the numbers of servers that have everything written so far on
+/// stable storage, first of this server, then of others. A member of a cluster stores nothing of
+/// its own log itself.
 pub(crate) fn waitaof(ctx: &mut Context<'_>) -> Done {
     let local = parse_integer(ctx.arg(1)).ok_or(NOT_AN_INTEGER)?;
     if !(0..=1).contains(&local) {
@@ -216,7 +218,7 @@ fn replicas(shared: &Shared) -> usize {
 /// Parameters of a WAIT or WAITAOF.
 struct WaitRequest<'a> {
     level: Level,
-    /// At least a part of the request can be fulfilled.
+    /// Whether at least a part of the request can be fulfilled.
     worth: bool,
     /// 0 = for ever.
     timeout_ms: u64,

@@ -79,7 +79,8 @@ pub(crate) fn role(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// A server that is no replica has nothing to end. A member of a cluster answers as Redis does.
+/// Handles REPLICAOF. A server that is no replica has nothing to end. A member of a cluster answers
+/// as Redis does.
 pub(crate) fn replicaof(ctx: &mut Context<'_>) -> Done {
     ctx.not_in_cluster("REPLICAOF")?;
     let is_end = ctx.arg(1).eq_ignore_ascii_case(b"no") && ctx.arg(2).eq_ignore_ascii_case(b"one");
@@ -115,7 +116,7 @@ pub(crate) fn shutdown(ctx: &mut Context<'_>) -> Done {
     match written::stop(ctx.shared, how, nosave || force) {
         None => ctx.turn.ending = Ending::CloseAfterReply,
         Some(stopping) => {
-            // Redis's words, unless the server stops.
+            // The text of the error is Redis's. It is sent unless the server stops.
             const REFUSED: &[u8] = b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n";
             ctx.reply.append(REFUSED);
             ctx.client.wait.then(Until::Stop(stopping), REFUSED);

@@ -1,4 +1,4 @@
-//! SLOWLOG.
+//! SLOWLOG: reads and resets the entries of the slow log.
 
 use crate::command::context::{Context, Done, Failure};
 use crate::command::row::*;

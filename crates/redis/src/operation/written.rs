@@ -1,5 +1,5 @@
-//! The durable layer and the threads of the server: commits wake them, a snapshot and the last
-//! flush before a stop have their own threads.
+//! The durable layer and the threads of the server: commits wake the threads that wait, and a
+//! snapshot and the last flush before a stop run on threads of their own.
 
 use crate::durability::{Durability, Job, Target};
 use crate::state::Shared;
@@ -28,11 +28,11 @@ fn flush_within(
     }
 }
 
-/// Stops the server after all acknowledged writes are on disk; otherwise unwritten data would
-/// be lost. `anyway`: if they cannot be written, stop nevertheless. Returns at once; `None`:
-/// the server stops now, as there is nothing to write.
+/// Stops the server after all acknowledged writes are on disk. With `anyway` it stops even if they
+/// cannot be written, which loses them. Returns at once; `None`: the server stops now, as there is
+/// nothing to write.
 pub fn stop(shared: &Shared, how: Stop, anyway: bool) -> Option<Arc<Finish>> {
-    // A member's log is on other servers; and a write that was answered after it was on disk
+    // The log of a member is on other servers. A write that was answered after it was on disk
     // cannot be lost.
     let alone = shared.membership().is_none() && shared.commands.levels.answered_early();
     let durability = shared.durability().filter(|_| alone);
@@ -113,7 +113,7 @@ pub(crate) fn rewrite_config(shared: &Shared, file: &ConfigFile) -> Result<Arc<F
     shared.works().start("rewrite", rewrite).map_err(|error| {
         let text = format!("cannot start a thread: {error}");
         while let Some(finish) = file.next_rewrite() {
-            finish.end(Err(text.clone())); // another client may wait for it too
+            finish.end(Err(text.clone())); // another client may wait for this result too
         }
         shared.threads.wake_for_commit();
         format!("ERR {text}")

@@ -74,7 +74,7 @@ fn shown(ctx: &Context<'_>, kind: Kind) -> usize {
     subscriptions.map_or(0, |subscriptions| subscriptions.shown(kind))
 }
 
-/// Replies that a subscription began or ended. `name`: `None` = there was none to end.
+/// Writes the reply that a subscription began or ended. `name`: `None` if there was none to end.
 fn write_change(ctx: &mut Context<'_>, word: &str, name: Option<&[u8]>, count: usize) {
     ctx.reply.set_confirms(!ctx.local.exec.runs());
     let mut reply = ctx.reply.encoder();
@@ -87,7 +87,8 @@ fn write_change(ctx: &mut Context<'_>, word: &str, name: Option<&[u8]>, count: u
     reply.integer(count as i64);
 }
 
-/// effects::E4. To be called before anything is changed.
+/// Yields if effects of the client's earlier requests must leave first (effects::E4). Must be
+/// called before anything is changed.
 pub(crate) fn effects_first(ctx: &Context<'_>) -> Done {
     let waits = !ctx.local.exec.runs() && !ctx.client.effects.is_empty();
     match waits && !has_bug(Bug::EffectsAreOvertaken) {
@@ -149,8 +150,8 @@ fn unsubscribe_from(ctx: &mut Context<'_>, kind: Kind) -> Done {
     Ok(())
 }
 
-/// Ends subscriptions, and replies. Messages that were published before the end of one, and wait
-/// for this thread, come before its reply (registry::P2).
+/// Ends subscriptions, and writes a reply for each. Messages that were published before a
+/// subscription ended, and still wait for this thread, come before its reply (registry::P2).
 fn end_each<'n>(ctx: &mut Context<'_>, kind: Kind, names: impl Iterator<Item = &'n [u8]>) {
     let (slot, registry) = (ctx.client.record().slot, ctx.shared.pubsub());
     ctx.reply.set_confirms(!ctx.local.exec.runs());
@@ -183,7 +184,8 @@ fn end_each<'n>(ctx: &mut Context<'_>, kind: Kind, names: impl Iterator<Item = &
 }
 
 /// The messages that wait for this thread and belong to subscriptions that have ended now, by the
-/// place of the end. The mailbox is locked for one look, however many they are.
+/// position of the subscription in `ends`. The mailbox is locked only once, whatever the number of
+/// subscriptions is.
 fn waiting_messages(
     ctx: &Context<'_>,
     kind: Kind,
@@ -219,8 +221,8 @@ fn waiting_messages(
     messages
 }
 
-/// Ends a client's subscription to a shard channel that another member serves now; returns what the
-/// client is told.
+/// Ends a client's subscription to a shard channel that another member serves now; returns the
+/// message for the client.
 pub(crate) fn end_left(
     shared: &Shared,
     local: &mut Local,
@@ -245,7 +247,7 @@ pub(crate) fn end_left(
     told
 }
 
-/// Whether the user of a client, as it is now, still has the right to all its subscriptions.
+/// Whether the user of a client still has the right to all subscriptions of the client.
 pub fn may_keep_subscriptions(client: &Client, shared: &Shared) -> bool {
     if client.subscriptions().is_empty() || client.login().user().is_none() {
         return true;

@@ -1,4 +1,4 @@
-//! Messages to subscribers here and on the other members of a cluster, and whether those that
+//! Messages to subscribers here and on the other members of a cluster, and whether clients that
 //! publish should wait.
 
 use crate::state::Shared;

@@ -66,7 +66,7 @@ fn write_counts(out: &mut Vec<u8>, from: usize, received: &[(usize, u64)]) {
     out.extend_from_slice(replies.get(copied..).unwrap_or_default());
 }
 
-/// Publishes an event to subscribers of this server. As in Redis, other members do not hear of it.
+/// Publishes an event to subscribers of this server. As in Redis, other members do not get it.
 fn publish_event<K: AsRef<[u8]>>(event: &Event<K>, shared: &Shared, publisher: Publisher<'_>) {
     let (db, name, key) = (event.db, event.name.as_bytes(), event.key.as_ref());
     let channel = |kind: &str, about: &[u8]| {
@@ -86,8 +86,8 @@ fn publish_event<K: AsRef<[u8]>>(event: &Event<K>, shared: &Shared, publisher: P
     }
 }
 
-/// Publishes the event of a key that left without a request. Called by any thread. Its entry
-/// was durable, if the store has a log, so the event needs to wait for nothing.
+/// Publishes the event of a key that left without a request. Any thread may call it. The entry of
+/// the key was durable, if the store has a log, so the event needs to wait for nothing.
 pub(crate) fn publish_departure(shared: &Shared, departure: Departure, table: TableId, key: &[u8]) {
     let (name, class) = match departure {
         Departure::Expired => ("expired", EventClasses::EXPIRED),

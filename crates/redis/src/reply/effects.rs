@@ -5,14 +5,15 @@
 //! - E1: effects are released at one place (`pubsub::release`), when the replies of their turn
 //!   may be sent: no subscriber hears of a write that is less durable than the reply requires. If
 //!   the replies become errors instead, because the log has failed, the effects are dropped.
-//! - E2: a request that parks or is shown again has added none: they are cut off together with its
-//!   reply (`run::run`). A request that fails keeps those of what it has done: an event is
-//!   added after the change of which it tells.
+//! - E2: a request that parks or is shown again has added no effects: they are cut off together
+//!   with its reply (`run::run`). A request that fails keeps the effects of the changes that it
+//!   made: an event is added after the change that it reports.
 //! - E3: effects do not depend on the connection: if it is closed while they wait, they are
 //!   released later, without the reply.
-//! - E4: a request that changes the subscriptions of its client, or ends it, runs when the effects
-//!   of the client's earlier requests are released: in a round of its own if there are some. Inside
-//!   of `EXEC` no effect is released, so `EXEC` as a whole waits for those of before.
+//! - E4: a request that changes the subscriptions of its client, or ends the client, runs when the
+//!   effects of the client's earlier requests are released: in a round of its own if there are
+//!   some. Inside of `EXEC` no effect is released, so `EXEC` as a whole waits for the effects of
+//!   earlier requests.
 
 use crate::threads::publication::Kind;
 use duramen_config::EventClasses;
@@ -23,7 +24,8 @@ pub(crate) const NO_RECEIVERS: &[u8] = b":0\r\n";
 /// Something that has happened to a key, for subscribers of keyspace events.
 #[derive(Debug)]
 pub(crate) struct Event<K> {
-    /// The classes that the setting had when it happened; they say to which channels it goes.
+    /// The classes of the setting when the event happened; they decide on which channels the event
+    /// is published.
     pub(crate) classes: EventClasses,
     pub(crate) db: u8,
     pub(crate) name: &'static str,
@@ -91,7 +93,7 @@ impl Effects {
         self.list.push(effect);
     }
 
-    /// E2.
+    /// Cuts off the effects from number `len` on (E2).
     #[inline]
     pub(crate) fn truncate(&mut self, len: usize) {
         if len < self.list.len() {
@@ -117,7 +119,7 @@ impl Effects {
         self.list.append(&mut later.list);
     }
 
-    /// The messages from number `at` on have no replies of their own.
+    /// Notes that the messages from number `at` on have no replies of their own.
     pub(crate) fn forget_replies(&mut self, at: usize) {
         for effect in self.list.iter_mut().skip(at) {
             if let Effect::Message { reply_at, .. } = effect {
@@ -140,7 +142,7 @@ impl Effects {
         self.push(Effect::Event(event));
     }
 
-    /// The output from `start` on is taken back: there are no replies.
+    /// Notes that the output from `start` on is taken back: the messages there have no replies.
     pub(crate) fn silence(&mut self, start: usize) {
         for effect in &mut self.list {
             if let Effect::Message { reply_at, .. } = effect {
@@ -149,7 +151,7 @@ impl Effects {
         }
     }
 
-    /// Takes them all; the replies of their turn begin at `from` in the output.
+    /// Takes all effects; the replies of their turn begin at `from` in the output.
     #[inline]
     pub fn take(&mut self, from: usize) -> Effects {
         let mut effects = std::mem::take(self);
@@ -166,7 +168,8 @@ impl Effects {
         }
     }
 
-    /// The replies of the effects from number `at` on stand `bytes` further behind.
+    /// Notes that the replies of the effects from number `at` on have moved `bytes` back in the
+    /// output.
     pub(crate) fn move_replies(&mut self, at: usize, bytes: usize) {
         for effect in self.list.iter_mut().skip(at) {
             if let Effect::Message { reply_at, .. } = effect {

@@ -22,15 +22,16 @@ use std::sync::{Arc, OnceLock};
 /// The conditions that replies wait for. The default is none.
 #[derive(Default)]
 pub struct Wait {
-    /// This position must be reached at its level.
+    /// The position that must be reached, at its level.
     position: Position,
     more: Option<Box<OwnWait>>,
-    /// The replies depend on data of a cluster's member: it must still be allowed to answer
-    /// (membership::M2).
+    /// Whether the replies depend on data of a cluster's member, which must still be allowed to
+    /// answer (membership::M2).
     leased: bool,
 }
 
-/// A command's own wait, beyond that for its writes: its reply is alone at the end of the turn.
+/// A command's own wait, beyond that for its writes. The command's reply is the last one of the
+/// turn.
 pub struct OwnWait {
     pub(crate) until: Until,
     /// The reply as written, for the case that the wait succeeds. `None`: the command is silent
@@ -51,7 +52,7 @@ pub enum Until {
     },
     /// SAVE: the snapshot is complete, or has failed.
     Job(Arc<Job>),
-    /// A failed login: this time, in milliseconds of the server's clock.
+    /// A failed login: it is this time, in milliseconds of the server's clock.
     Time(u64),
     /// CLIENT KILL: these clients, by id, are gone.
     Gone(BTreeMap<u64, Arc<ClientRecord>>),
@@ -60,7 +61,7 @@ pub enum Until {
     Stop(Arc<Finish>),
     /// CONFIG REWRITE: the file is written, or cannot be.
     Rewritten(Arc<Finish>),
-    /// Work on a thread of its own: its reply, or the text of an error.
+    /// Work on a thread of its own: it has returned its reply, or the text of an error.
     Reply(Arc<OnceLock<Result<Vec<u8>, String>>>),
 }
 
@@ -73,7 +74,7 @@ pub enum State {
     Over,
     /// Send them, but with this reply in place of the last one, which was written as `hoped`.
     Instead { hoped: Vec<u8>, reply: Vec<u8> },
-    /// None of them is true: each becomes this error.
+    /// No reply is true: each becomes this error.
     Failed(String),
 }
 
@@ -83,13 +84,13 @@ impl Wait {
         self.is_durable() && !self.leased
     }
 
-    /// Whether it waits for nothing of the log.
+    /// Whether the replies wait for nothing of the log.
     #[inline]
     pub fn is_durable(&self) -> bool {
         self.position.is_none() && self.more.is_none()
     }
 
-    /// Whether it needs this member's right to answer.
+    /// Whether the replies need this member's right to answer.
     #[inline]
     pub fn is_leased(&self) -> bool {
         self.leased
@@ -129,7 +130,7 @@ impl Wait {
         }
     }
 
-    /// Takes what is waited for; none is left.
+    /// Takes the conditions and leaves none.
     #[inline]
     pub fn take(&mut self) -> Wait {
         std::mem::take(self)
@@ -157,7 +158,7 @@ impl Wait {
         self.more = Some(Box::new(OwnWait { until, hoped }));
     }
 
-    /// The replies wait until this client is gone, too.
+    /// Makes the replies wait until this client is gone, too.
     pub(crate) fn until_gone(&mut self, client: Arc<ClientRecord>) {
         if self.killed().is_none() {
             self.then(Until::Gone(BTreeMap::new()), &[]);
@@ -179,14 +180,15 @@ impl Wait {
         }
     }
 
-    /// The command's reply is not sent.
+    /// Notes that the command's reply is not sent.
     pub(crate) fn make_silent(&mut self) {
         if let Some(more) = &mut self.more {
             more.hoped = None;
         }
     }
 
-    /// `reached` returns the level that a position has; `failure`: why none is reached now.
+    /// The state of the wait. `reached` returns the level that a position has; `failure` is the
+    /// reason for which no level is reached now.
     pub fn state(
         &self,
         reached: impl Fn(&Position) -> Level,

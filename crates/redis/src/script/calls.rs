@@ -23,8 +23,9 @@ pub(crate) fn resolve(commands: &Commands, args: &Args<'_>) -> Result<&'static S
     }
 }
 
-/// Whether a script may call a command at all. A draft has no form for those that change a whole
-/// table or walk over a slot, and versions of Duramen's own commands are those of the commit.
+/// Whether a script may call a command at all. Commands that change a whole table or walk over a
+/// slot have no form in a draft. The versions that Duramen's own commands return are known only at
+/// the commit.
 pub(crate) fn may_call(spec: &Spec) -> bool {
     let is_whole = spec.has(flag::WHOLE) && !spec.has(flag::READONLY);
     !spec.has(flag::NOSCRIPT) && !is_whole && !spec.is_own()
@@ -37,7 +38,7 @@ pub(crate) fn refusal(spec: &Spec) -> Option<String> {
     }
 }
 
-/// `redis.acl_check_cmd`: whether the user may run a command, as a reply.
+/// `redis.acl_check_cmd`: replies whether the user may run a command.
 pub(crate) fn allowed(ctx: &Context<'_>, texts: &Arguments) -> Vec<u8> {
     let mut requests = Requests::new();
     if !requests.push_slices(texts.iter()) {

@@ -7,8 +7,8 @@ use crate::state::script::libraries::Libraries;
 use duramen_wire::native::message::{ClusterFunctions, CoordinatorAnswer, ToCoordinator};
 use std::time::Instant;
 
-/// Takes over the libraries of the cluster, unless they or newer ones are here. Blocks until
-/// they are loaded.
+/// Takes over the libraries of the cluster, unless this server has them, or newer ones, already.
+/// Blocks until they are loaded.
 pub fn adopt_functions(shared: &Shared, newest: &ClusterFunctions) {
     let limits = limits(shared.config().scripts.memory_bytes);
     if shared.scripts().libraries.adopt(newest, &limits) {

@@ -1,4 +1,4 @@
-//! EVAL and its like; SCRIPT.
+//! EVAL and its relatives, and SCRIPT.
 
 use super::run as script_run;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
@@ -45,7 +45,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
 
 const NO_SCRIPT: Failure = Failure::Text("NOSCRIPT No matching script. Please use EVAL.");
 
-/// Number of keys, argument 2.
+/// The number of keys, which argument 2 has.
 pub(crate) fn keys(ctx: &Context<'_>, not_a_number: Failure) -> Result<usize, Failure> {
     let number = parse_integer(ctx.arg(2)).ok_or(not_a_number)?;
     if number > ctx.request.args.len() as i64 - 3 {
@@ -133,7 +133,7 @@ pub(crate) fn kill(ctx: &mut Context<'_>) -> Done {
     end_long(ctx, false)
 }
 
-/// `SCRIPT KILL` and `FUNCTION KILL`.
+/// Ends all long scripts, or all long functions, for `SCRIPT KILL` and `FUNCTION KILL`.
 pub(crate) fn end_long(ctx: &mut Context<'_>, functions: bool) -> Done {
     let others = match functions {
         true => {

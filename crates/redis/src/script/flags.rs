@@ -1,10 +1,10 @@
-//! The flags that a script declares, as Redis checks them.
+//! The flags that a script declares: they are checked as Redis checks them.
 
 use crate::command::context::{Context, Done, Failure};
 use duramen_engine::Guard;
 use duramen_script::Flags;
 
-/// The checks of Redis before a script that declares its flags.
+/// Makes the checks of Redis before the run of a script that declares its flags.
 pub(super) fn check_flags(ctx: &Context<'_>, guard: &Guard<'_>, flags: Flags, by_ro: bool) -> Done {
     if !flags.declared {
         return Ok(());

@@ -1,8 +1,8 @@
-//! FUNCTION, FCALL and FCALL_RO.
+//! FUNCTION, FCALL and FCALL_RO: the commands on libraries, and the calls of their functions.
 //!
 //! A library is a record in the server's own table ([`TABLE`]): its name and its text. It is loaded
-//! in slices, as a script runs, and then stored and made known in one step. A cluster's libraries
-//! are kept by its coordinator, which tells them to all members.
+//! in slices, as a script runs, and then stored and put in force in one step. A cluster's libraries
+//! are kept by its coordinator, which sends them to all members.
 
 use super::cluster;
 use super::commands::{end_long, keys};
@@ -58,11 +58,11 @@ pub(crate) const COMMANDS: &[Spec] = &[
             .differs("The first 1,024 arguments."),
 ];
 
-/// The server's own table of libraries, by name.
+/// The name of the server's own table, whose keys are the names of libraries.
 const TABLE: &str = "duramen:functions";
-/// Least time of a part of a load: all that is suspended in a thread shares its time.
+/// Minimum time of a part of a load: all suspended requests of a thread share its time.
 const SLICE_MIN: Duration = Duration::from_micros(500);
-/// Objects of a step of a walk over the table.
+/// Number of objects in a step of a walk over the table.
 const WALK: usize = 1_000;
 
 const NOT_IN_EXEC: Failure =
@@ -164,7 +164,7 @@ pub(crate) fn restore(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     })
 }
 
-/// Loads the libraries of the request. It is suspended after its slice, as a script.
+/// Loads the libraries of the request. The load is suspended after its slice, as a script is.
 fn load_all(
     ctx: &mut Context<'_>,
     texts: impl FnOnce(&Context<'_>) -> Result<Vec<LibraryText>, Failure>,
@@ -273,7 +273,7 @@ fn change(
     Ok(())
 }
 
-/// The table of libraries; `None`: the data are in memory only.
+/// The table of libraries; `None` if the data is in memory only.
 fn own_table(ctx: &mut Context<'_>) -> Result<Option<TableId>, Failure> {
     if ctx.shared.store().log().is_none() {
         return Ok(None);
@@ -326,7 +326,7 @@ fn store(
     Ok(())
 }
 
-/// After loading: the stored libraries are in force again.
+/// After loading, puts the stored libraries in force again.
 ///
 /// # Errors
 /// [`Error::TooManySessions`].

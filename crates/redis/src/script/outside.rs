@@ -29,7 +29,7 @@ impl Outside {
             begun: ctx.local.timing.meter().begin_inner(),
             room_bytes_max: ctx.reply.bytes_max(),
         };
-        // The interpreter could not hold more.
+        // An interpreter could not hold a longer reply.
         ctx.reply.set_bytes_max(outside.room_bytes_max.min(memory));
         ctx.client.select(running.db);
         ctx.local.exec.set_runs(true);

@@ -1,4 +1,4 @@
-//! In a cluster: whether this member serves the keys of a script.
+//! The check, in a cluster, that this member serves the keys of a script.
 
 use crate::command::context::{Context, Done};
 use crate::command::routing::{self, NotServed, RouteSearch};
@@ -7,8 +7,9 @@ use duramen_engine::{Guard, TableId};
 use duramen_node::View;
 use std::sync::Arc;
 
-/// Whether this member serves the declared keys. `placed`: their table, and the view by which it
-/// did so in the slice before. A view does not change, and there may be very many keys.
+/// Checks that this member serves the declared keys. `placed`: their table, and the view by which
+/// this member served them in the slice before. A view does not change, so the keys, of which there
+/// may be very many, are checked once for each view.
 pub(crate) fn check_place(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -28,8 +29,9 @@ pub(crate) fn check_place(
     Ok(())
 }
 
-/// script::run::L3: whether the keys of a command are in the slot of the script's keys, and served
-/// here. One of those tells the slot: they are all in it ([`check_place`]).
+/// Checks that the keys of a command are in the slot of the script's declared keys, and served here
+/// (script::run::L3). One declared key is enough to know the slot: all of them are in it
+/// ([`check_place`]).
 pub(crate) fn place(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,

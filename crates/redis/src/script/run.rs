@@ -1,5 +1,5 @@
-//! The run of a script: one transaction over the keys that it turns out to use, on a draft
-//! ([`drafted`]).
+//! The run of a script: one transaction over the keys that the script uses, which are not known
+//! before, on a draft ([`drafted`]).
 //!
 //! **Invariants**
 //! - L1: a script may be stopped, or run again, at any time (drafted::R2): because a key is on
@@ -53,7 +53,7 @@ const KILLED: &str = "ERR Script killed by user with SCRIPT KILL.";
 const NON_LOCAL: &str = "ERR Script attempted to access a non local key in a cluster node";
 const CROSS_SLOT: &str = "ERR Script attempted to access keys that do not hash to the same slot";
 
-/// A script or function with the request that runs it.
+/// A script or function, with the facts of the request that runs it.
 pub(crate) struct Call<'c> {
     pub(crate) program: &'c Program,
     pub(crate) flags: Flags,
@@ -63,15 +63,15 @@ pub(crate) struct Call<'c> {
 
 /// How a run of a script ended.
 enum Ended {
-    /// It is committed, or has failed, and the reply is written.
+    /// The script is committed, or has failed, and the reply is written.
     Done,
-    /// It has run for its slice.
+    /// The script has run for its slice, and goes on later.
     Later,
-    /// It runs again, from the start.
+    /// The script runs again at once, from the start.
     Again,
-    /// The same, after others.
+    /// The script runs again, from the start, after others have run.
     AgainLater,
-    /// It runs again when the table behind a database exists.
+    /// The script runs again when the table behind this database exists.
     NeedsTable(u8),
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn compile_error(
     Ok(error)
 }
 
-/// Memory of one script in bytes, and of its writes (`script-memory`).
+/// Maximum memory of one script, and of its writes, in bytes (`script-memory`).
 pub(crate) fn memory(ctx: &mut Context<'_>) -> usize {
     ctx.local.config(ctx.shared).scripts.memory_bytes
 }
@@ -129,7 +129,7 @@ pub(crate) fn run(
     }
 }
 
-/// Copies of very many arguments take a part of the slice.
+/// The job of a run of the script. Copying very many arguments takes a part of the slice.
 fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
     let texts = ctx.request.args.skip(3);
     let since = (texts.len() > GROUP_KEYS).then(Instant::now);
@@ -143,7 +143,7 @@ fn job(ctx: &Context<'_>, call: &Call<'_>, slice: Duration) -> Box<Job> {
     })
 }
 
-/// As [`begin_run`], for a new script.
+/// As [`begin_run`], for a script that has not run before.
 fn begin(
     ctx: &mut Context<'_>,
     call: &Call<'_>,
@@ -178,7 +178,7 @@ fn begin(
     Ok((running, left))
 }
 
-/// L1: it is as it was before its first command. Returns what is left of its slice.
+/// Begins a run from the script's first command (L1). Returns the rest of its slice.
 fn begin_run(
     ctx: &mut Context<'_>,
     call: &Call<'_>,
@@ -186,7 +186,7 @@ fn begin_run(
     slice: Duration,
 ) -> Result<Duration, Failure> {
     if running.machine.as_ref().is_some_and(|it| it.is_busy()) {
-        end_run(ctx, running); // the next run sees nothing of a stopped script
+        end_run(ctx, running); // the next run must see nothing of a stopped script
     }
     let mut machine = match running.machine.take() {
         Some(machine) => machine,
@@ -206,7 +206,7 @@ fn begin_run(
     Ok(left)
 }
 
-/// The run has ended, or is dropped.
+/// Ends a run that has ended or is dropped.
 fn end_run(ctx: &mut Context<'_>, running: &mut Running) {
     running.draft = None;
     running.effects = Default::default();
@@ -216,8 +216,8 @@ fn end_run(ctx: &mut Context<'_>, running: &mut Running) {
     }
 }
 
-/// The script of this client, which is suspended or begins now, and its slice. [`YIELDS`]: it
-/// waits for others.
+/// The script of this client, which goes on or begins now, and its slice. Fails with [`YIELDS`] if
+/// the script waits for others.
 fn running_of(
     ctx: &mut Context<'_>,
     session: &mut Session,
@@ -239,7 +239,7 @@ fn running_of(
         return Err(YIELDS); // interpreters::S5
     }
     if let Some(mut running) = scripts.take(client) {
-        // Before all that may stop it from being looked at.
+        // A kill is looked at before all that may keep the script from being shown.
         if is_killed {
             give_up(ctx, running);
             return Err(killed_text(call.program).into());
@@ -274,8 +274,8 @@ fn running_of(
     begin(ctx, call, slice)
 }
 
-/// Whether the script does not run now, because another one has reserved the keys that it declares,
-/// or because it stands in line already.
+/// Whether the script must not run now, because another one has reserved the keys that it declares,
+/// or because the script stands in line already.
 fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, call: &Call<'_>) -> bool {
     let is_killed = ctx.local.scripts.is_killed(ctx.client.id());
     if is_killed || !drafted::may_stand_in_line(ctx, !call.read_only) {
@@ -291,8 +291,8 @@ fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, call: &Call<'_>)
     drafted::stands_in_line(ctx, keys.iter().copied())
 }
 
-/// Drops the suspended run of a script that stands in line: the script before it changes its keys,
-/// and those that wait take no memory.
+/// Drops the suspended run of a script that stands in line. The script before it in the line
+/// changes its keys, so the run would be in vain, and scripts in line must take no memory.
 fn drop_run(ctx: &mut Context<'_>) -> Done {
     let client = ctx.client.id();
     if !ctx.local.scripts.has_run(client) {
@@ -311,7 +311,7 @@ fn drop_run(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// The script runs no more.
+/// Drops the script: it does not run any more.
 fn give_up(ctx: &mut Context<'_>, mut running: Box<Running>) {
     if let Some(long) = &running.long {
         ctx.shared.scripts().end_long(long);
@@ -340,7 +340,7 @@ fn run_by_itself(
     done
 }
 
-/// `effects`: the number of those before it.
+/// Runs the script until it has ended or is suspended. `effects`: the number of effects before it.
 fn run_to_its_end(
     ctx: &mut Context<'_>,
     session: &mut Session,
@@ -384,7 +384,7 @@ fn run_to_its_end(
                     break Err(failure);
                 }
             }
-            // No memory to lock the keys: alone it needs no locks, if it only removes.
+            // There is no memory for locks: alone in the store it needs none, if it only removes.
             Err(failure)
                 if failure.is_out_of_memory() && running.little && !running.lacks_memory =>
             {
@@ -410,14 +410,14 @@ fn run_to_its_end(
     done
 }
 
-/// Others run before the script goes on.
+/// Suspends the script: others run before it goes on.
 fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) -> Done {
     let (client, bytes_max) = (ctx.client.id(), memory(ctx));
     let has_run = running.machine.is_some();
     let is_new = has_run && running.ran.is_zero() && !ctx.shared.commands.is_reserving(client);
     running.ran += running.began.elapsed();
     if is_new && !ctx.local.scripts.has_place(client, bytes_max) {
-        // interpreters::S2; nothing of it is done.
+        // There is no place for it (interpreters::S2), and nothing of it is done.
         give_up(ctx, running);
         ctx.local.scripts.wait(client);
         return Err(YIELDS);
@@ -433,7 +433,7 @@ fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) ->
     Err(YIELDS)
 }
 
-/// Tells the log once of a script that takes long.
+/// Logs once that a script takes long.
 fn report(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) {
     if !running.is_reported && is_busy(ctx, running) {
         running.is_reported = true;
@@ -447,7 +447,7 @@ fn report(ctx: &mut Context<'_>, call: &Call<'_>, running: &mut Running) {
     }
 }
 
-/// The script runs again, because keys have changed under it.
+/// Notes a run in vain, because keys have changed; returns how the script runs again.
 fn conflict(ctx: &mut Context<'_>, running: &mut Running, draft: &Draft) -> Result<Ended, Failure> {
     let keys = draft.keys();
     let keys = keys.iter().map(|(_, hash)| *hash);
@@ -475,7 +475,7 @@ fn attempt(
         ctx.client.login().user(),
         program,
     ) {
-        // L4: it was suspended. It fails if that goes on and on.
+        // The script was suspended, and no longer fits (L4). It fails if that happens for too long.
         drafted::check_time(ctx, &running.conflicts)?;
         running.conflicts.lose(running.ran);
         return Ok(Ended::AgainLater);
@@ -522,7 +522,7 @@ fn attempt(
 fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
     if outcome.reply.first() == Some(&b'-') {
         let text = String::from_utf8_lossy(outcome.reply.get(1..).unwrap_or_default());
-        // Refusals of its commands were counted when it ran them.
+        // Error replies of its commands were counted when it ran them.
         ctx.local.note_error_of_script(ctx.shared, text.trim_end());
         let command = ctx.local.command(ctx.shared, ctx.request.spec.number);
         command.failed.add(1);
@@ -530,7 +530,7 @@ fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
     ctx.reply.append(&outcome.reply);
 }
 
-/// Applies the draft if all its keys are as the script has met them. False: they are not.
+/// Applies the draft if all its keys are as the script has met them. Returns false if they are not.
 fn commit(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -555,7 +555,7 @@ enum Driven {
     Ended(Outcome),
 }
 
-/// Answers the events of the script, for a slice at most.
+/// Answers the events of the script, until it ends or its slice is over.
 fn drive(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -610,7 +610,7 @@ fn killed_text(program: &Program) -> String {
 }
 
 enum Called {
-    /// With the reply of the command, as RESP.
+    /// The command has run; this is its reply as RESP.
     Replied(Vec<u8>),
     NeedsTable(u8),
 }
@@ -635,7 +635,7 @@ fn command(
     called
 }
 
-/// Runs the one request of `tables`.
+/// Runs the request in `tables`.
 fn command_in(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -703,7 +703,7 @@ fn command_in(
     Ok(Called::Replied(out))
 }
 
-/// The checks of one command. `Err` inside: the text of the error.
+/// Checks whether a command may run. `Ok(Err(…))` is the text of the error for the script.
 fn admit(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -741,7 +741,7 @@ fn admit(
         return Ok(Err(text.to_owned()));
     }
     let allows_oom = call.flags.declared;
-    // Behind its first write the commit refuses all of it, or nothing.
+    // After its first write only the commit checks for memory: it refuses all writes, or none.
     let is_first = guard.draft().is_none_or(|draft| draft.is_empty());
     if spec.has(flag::DENYOOM) && !allows_oom && is_first && guard.pin().is_full() {
         let text = "OOM command not allowed when used memory > 'maxmemory'.";

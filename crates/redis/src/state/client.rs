@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 
 /// Bits of [`Client::gate`]: any value but 0 sends a request through all checks.
 pub(crate) mod gate {
-    /// The client has no user yet.
+    /// The client has not logged in.
     pub(crate) const STRANGER: u32 = 1;
     /// Between MULTI and EXEC.
     pub(crate) const MULTI: u32 = 1 << 1;
@@ -50,21 +50,22 @@ pub struct Mode {
     protocol: Protocol,
     is_silent: bool,
     monitors: bool,
-    /// The number of changes of its subscriptions: after two of them it may have as many as before,
-    /// and not those that it believes.
+    /// The number of changes of its subscriptions. The number of subscriptions would not do: after
+    /// two changes it may be the same, while the client believes in other subscriptions.
     subscription_changes: u64,
     is_stranger: bool,
     /// Id of its user.
     user: Option<u64>,
-    /// The number of its `DISCARD`s: after one that it takes for failed it would go on queuing.
+    /// The number of its `DISCARD`s. A client that takes one of them for failed would go on
+    /// queuing.
     discards: u64,
-    /// The number of the transaction in which it is; 0: it is in none.
+    /// The number of the transaction that is open; 0 if none is.
     transaction: u64,
 }
 
 impl Mode {
-    /// Whether a client that was told of errors since `before` is mistaken about its state. It
-    /// knows that an `EXEC` that failed has ended its transaction.
+    /// Whether a client that got errors since `before` is mistaken about its state. It knows that a
+    /// failed `EXEC` has ended its transaction.
     pub fn misleads(self, before: Mode) -> bool {
         let transaction = before.transaction.min(self.transaction);
         self != Mode {
@@ -87,7 +88,7 @@ pub(crate) struct Flushing {
 pub struct Client {
     record: Arc<ClientRecord>,
     login: Login,
-    /// Its connection has TLS.
+    /// Whether its connection has TLS.
     has_tls: bool,
     gate: u32,
     protocol: Protocol,
@@ -100,7 +101,7 @@ pub struct Client {
     /// The effects of this turn on other clients.
     pub effects: Effects,
     subscriptions: ClientSubscriptions,
-    /// `None`: it does not track keys.
+    /// The options of its tracking; `None` if it tracks no keys.
     tracking: Option<Box<ClientTracking>>,
     pub patience: Patience,
     /// The progress of its FLUSHALL.
@@ -134,7 +135,7 @@ impl Client {
         }
     }
 
-    /// Its connection has TLS.
+    /// Notes that its connection has TLS.
     pub fn note_tls(&mut self) {
         self.has_tls = true;
     }
@@ -154,7 +155,7 @@ impl Client {
         self.gate & gate::STRANGER == 0
     }
 
-    /// Ends its wait, if it waits. `passes_on`: as for `Waiters::leave`.
+    /// Ends the client's wait for elements, if it waits. `passes_on`: as for `Waiters::leave`.
     #[inline]
     pub fn end_key_wait(&mut self, shared: &Shared, passes_on: bool) {
         if self.key_wait.waits() {
@@ -183,7 +184,7 @@ impl Client {
         self.gate & (gate::STRANGER | gate::RESTRICTED) == 0
     }
 
-    /// The client has the rights of this user from now on.
+    /// Gives the client the rights of this user.
     pub fn log_in(&mut self, user: &Arc<User>) {
         self.record.change_text(|text| {
             text.user = user.name().to_owned();
@@ -198,7 +199,7 @@ impl Client {
         self.login.set_user(user);
     }
 
-    /// The client has the rights of the default user, if that needs no password.
+    /// Gives the client the rights of the default user, if that user needs no password.
     pub fn log_in_by_default(&mut self, shared: &Shared) {
         self.login.set_generation(shared.acl().generation());
         let users = shared.acl().users();
@@ -207,13 +208,14 @@ impl Client {
         }
     }
 
-    /// Its user is gone: the steps of its EXEC that are left are refused.
+    /// Notes that the user of the client is gone: the remaining steps of its EXEC are refused.
     pub(crate) fn lose_user(&mut self) {
         self.set_gate(gate::STRANGER, true);
         self.login.lose_user();
     }
 
-    /// users::V1: to be called before requests run. False: its user is gone, and it must be closed.
+    /// Takes over changes of the user (users::V1). Must be called before requests run. Returns
+    /// false if the user is gone: the client must be closed.
     #[inline]
     #[must_use]
     pub fn renew(&mut self, shared: &Shared) -> bool {
@@ -273,7 +275,7 @@ impl Client {
         std::mem::replace(&mut self.db, db)
     }
 
-    /// A command runs.
+    /// Notes that a command runs.
     #[inline]
     pub(crate) fn note_command(&mut self, number: u16) {
         self.last_command = number;
@@ -288,7 +290,7 @@ impl Client {
         self.flushing.take()
     }
 
-    /// `None`: no flush goes on.
+    /// Keeps the progress of its flush; `None` if no flush goes on.
     #[inline]
     pub(crate) fn keep_flushing(&mut self, flushing: Option<Flushing>) {
         self.flushing = flushing;
@@ -358,7 +360,7 @@ impl Client {
         self.note_subscriptions();
     }
 
-    /// The commands of its script are answered in this version.
+    /// From now on the commands of its script are answered in this version of the protocol.
     pub(crate) fn reply_in(&mut self, protocol: Protocol) {
         self.protocol = protocol;
     }
@@ -372,12 +374,13 @@ impl Client {
         &self.subscriptions
     }
 
-    /// [`settle_subscriptions`](Self::settle_subscriptions) is to be called after a change.
+    /// The subscriptions, to be changed: [`settle_subscriptions`](Self::settle_subscriptions) must
+    /// be called after that.
     pub(crate) fn subscriptions_mut(&mut self) -> &mut ClientSubscriptions {
         &mut self.subscriptions
     }
 
-    /// To be called after its subscriptions changed.
+    /// Must be called after the client's subscriptions changed.
     pub(crate) fn settle_subscriptions(&mut self) {
         self.subscriptions.settle();
         let has_some = !self.subscriptions.is_empty();
@@ -385,7 +388,7 @@ impl Client {
         self.note_subscriptions();
     }
 
-    /// To be called after its subscriptions, or its protocol, changed.
+    /// Must be called after the client's subscriptions, or its protocol, changed.
     pub(crate) fn note_subscriptions(&mut self) {
         let counts = self.subscriptions.counts();
         for (shown, count) in self.record.subscriptions.iter().zip(counts) {
@@ -395,7 +398,7 @@ impl Client {
         self.set_gate(gate::SUBSCRIBED, is_limited);
     }
 
-    /// Its options of tracking; `None`: it does not track keys.
+    /// Its options of tracking; `None` if it tracks no keys.
     #[inline]
     pub fn tracking(&self) -> Option<&ClientTracking> {
         self.tracking.as_deref()

@@ -1,18 +1,18 @@
-//! The runs of a step that were in vain (`command::drafted`).
+//! The runs of a step that were in vain (`command::drafted`), and how the step runs again.
 
 use std::time::Duration;
 
 /// Runs in vain before a step reserves its keys.
 const CONFLICTS_MAX: u32 = 10;
-/// A step that has run in vain for longer reserves its keys after the second run. Meanwhile others
-/// run before each of its runs.
+/// A step whose runs in vain have taken longer than this reserves its keys after the second run.
+/// Before each of its runs, others run.
 const SHORT: Duration = Duration::from_millis(6);
 
 /// The runs of a step that were in vain, because its keys changed.
 #[derive(Default)]
 pub(crate) struct Conflicts {
     runs: u32,
-    /// The time of all of them.
+    /// The time of all runs that were in vain.
     lost: Duration,
 }
 
@@ -22,12 +22,12 @@ pub(crate) enum Next {
     AtOnce,
     /// At once, with its keys reserved.
     Reserve,
-    /// It takes long: others may run first.
+    /// Later: the step takes long, so others run first.
     Later,
 }
 
 impl Conflicts {
-    /// A run that has taken `time` was in vain.
+    /// Notes that a run that has taken `time` was in vain; returns how the step runs again.
     pub(crate) fn add(&mut self, time: Duration) -> Next {
         self.runs += 1;
         self.lost += time;
@@ -39,7 +39,7 @@ impl Conflicts {
         }
     }
 
-    /// A run that has taken `time` is dropped before its end.
+    /// Notes that a run that has taken `time` is dropped before its end.
     pub(crate) fn lose(&mut self, time: Duration) {
         self.lost += time;
     }

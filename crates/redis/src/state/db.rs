@@ -5,7 +5,7 @@ use duramen_engine::TableId;
 /// Number of databases that `SELECT` accepts, as Redis's default.
 pub(crate) const DBS: usize = 16;
 
-/// No table has this id: the engine answers that it does not exist.
+/// An id that no table has: the engine answers that the table does not exist.
 pub(crate) const DROPPED: TableId = TableId(u32::MAX);
 
 /// A client's selected database or table.

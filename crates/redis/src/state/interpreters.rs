@@ -1,26 +1,29 @@
 //! A thread's interpreters of scripts, and the scripts that it has suspended.
 //!
-//! - A script that has run for its slice is suspended, and goes on in the next round (`YIELDS`).
-//!   Nothing of it is locked meanwhile: its writes are in its draft. So a long script delays other
-//!   clients of its thread by its slice, and nobody else.
+//! - A script that has run for its slice is suspended, and goes on in the next round (`YIELDS`). It
+//!   holds no lock meanwhile: its writes are in its draft. So a long script delays the other
+//!   clients of its thread by one slice in each round, and no other client.
 //! - S1: each script runs its first slice, whatever other scripts there are, once it has an
 //!   interpreter (S5).
-//! - S2: one that does not end in it needs a place among the suspended ones. If all are taken, its
-//!   run is dropped (script::run::L1), and it waits for a place, in the order in which they came;
-//!   after `busy-reply-threshold` it is told `BUSY`. One that has reserved keys needs no place, and
-//!   goes on whatever memory the others have: these may wait for its keys. If it loses them, its
-//!   run is dropped, as is that of one that stands in line for keys (`drafted`).
+//! - S2: a script that does not end in its first slice needs a place among the suspended scripts.
+//!   If all places are taken, its run is dropped (script::run::L1), and it waits for a place.
+//!   Scripts get places in the order in which they began to wait. A script that has waited for
+//!   `busy-reply-threshold` gets the error `BUSY`. A script that has reserved keys needs no place,
+//!   and goes on whatever memory the others have: these may wait for its keys. If the script loses
+//!   its reservation, its run is dropped, and so is the run of a script that stands in line for
+//!   keys (`drafted`).
 //! - S3: a script that has reserved keys is not cut into slices: all that stand in line wait for
 //!   it. In one round such scripts run for [`RESERVED_ROUND`] together.
 //! - S4: while all that is suspended in a thread (scripts, loads of libraries, EXECs in slices,
-//!   combinations of values in parts) has more than `script-memory` together, the oldest goes on
-//!   alone, and nothing else of the kind begins. All memory of a script counts: its interpreter,
-//!   its draft, its messages and events, and the copies of its arguments. One that is not shown for
-//!   a while, because of `CLIENT PAUSE`, keeps nobody out; a script or EXEC is shown once more, and
-//!   its run is dropped.
+//!   combinations of values in parts) has more than `script-memory` together, the oldest request
+//!   goes on alone, and no other request of these kinds begins. All memory of a script counts: its
+//!   interpreter, its draft, its messages and events, and the copies of its arguments. A request
+//!   that is not shown for a while, because of `CLIENT PAUSE`, keeps no other out. If it is a
+//!   script or an EXEC, it is shown once more, and its run is dropped.
 //! - S5: an interpreter that is not used again is dropped by another thread, because that may take
-//!   tens of milliseconds. While many wait for it, and hold their memory, a script that needs a new
-//!   interpreter waits. That thread waits for nobody, so each of these waits has an end.
+//!   tens of milliseconds. While many interpreters wait to be dropped, and hold their memory, a
+//!   script that needs a new interpreter waits. The thread that drops them waits for no other, so
+//!   each of these waits has an end.
 
 use super::script::cache::LongScript;
 use super::script::libraries::Library;
@@ -43,19 +46,19 @@ use std::time::{Duration, Instant};
 
 /// Interpreters that a thread keeps for the next scripts.
 const IDLE_MAX: usize = 2;
-/// Scripts that a thread has suspended at most; others wait until one has ended.
+/// Maximum scripts that a thread has suspended; others wait until one has ended.
 const SUSPENDED_MAX: usize = 16;
-/// Least time of the first slice of a script: most end in it.
+/// Minimum time of the first slice of a script: most scripts end in it.
 const FIRST_SLICE: Duration = Duration::from_millis(1);
 /// Time of all suspended scripts of a thread in one round.
 const ROUND: Duration = Duration::from_millis(4);
 
-/// One that waits, or is suspended, and is not shown for so long keeps nobody else out: it is shown
-/// in each round otherwise.
+/// A request that waits, or is suspended, and is not shown for so long keeps no other request out.
+/// Other requests are shown in each round.
 const SHOWN_WITHIN: Duration = Duration::from_millis(100);
 /// Time of all scripts of a thread that have reserved keys, in one round (S3).
 pub(crate) const RESERVED_ROUND: Duration = Duration::from_millis(10);
-/// A slice of less would cost as much as it does.
+/// Minimum slice of such a script: the switch to a shorter one would cost as much as its work.
 pub(crate) const RESERVED_MIN: Duration = Duration::from_millis(1);
 /// Memory of a key in the line of those that reserve keys: its hash, and the free places of a table
 /// that has just grown.
@@ -82,38 +85,39 @@ impl DerefMut for Interpreter {
     }
 }
 
-/// Libraries that are being loaded, one after the other.
+/// Libraries of one request that are being loaded, one after the other.
 pub(crate) struct Load {
     pub(crate) machine: Interpreter,
-    /// Why it was suspended; `None`: the first library is not begun.
+    /// The event with which it was suspended; `None` if the first library is not begun.
     pub(crate) event: Option<Event>,
-    /// Those that are not loaded yet; the first is being loaded.
+    /// The libraries that are not loaded yet; the first of them is being loaded.
     pub(crate) texts: VecDeque<Arc<LibraryText>>,
     pub(crate) loaded: Vec<Library>,
-    /// Time that the first has run.
+    /// Time that the load of the first library has run.
     pub(crate) ran: Duration,
 }
 
-/// A script that is running.
+/// A script that is running or suspended.
 pub(crate) struct Running {
-    /// `None`: its next run is not begun.
+    /// Its interpreter; `None` if its next run is not begun.
     pub(crate) machine: Option<Interpreter>,
-    /// Why it was suspended.
+    /// The event with which it was suspended.
     pub(crate) event: Event,
-    /// `None`: it is at its start, or the guard has it.
+    /// Its draft; `None` if the script is at its start, or if the guard has the draft.
     pub(crate) draft: Option<Box<Draft>>,
     /// The tablet list with which its draft began (drafted::R4).
     pub(crate) list: Option<TabletsVersion>,
-    /// The view by which this member serves all its declared keys, of this table.
+    /// The table of its declared keys, and the view by which this member serves all of them.
     pub(crate) placed: Option<(TableId, Arc<View>)>,
     pub(crate) effects: Effects,
     /// The database that it has selected.
     pub(crate) db: Db,
     /// The tables of the databases in its last slice.
     pub(crate) tables: [Option<TableId>; DBS],
-    /// All writes of its last run gave back about as much memory as they took.
+    /// Whether all writes of its last run gave back about as much memory as they took.
     pub(crate) little: bool,
-    /// There was no memory to lock its keys: it is alone in the store in all its slices.
+    /// Whether there was no memory to lock its keys: then it is alone in the store in all its
+    /// slices.
     pub(crate) lacks_memory: bool,
     /// Its user's rights, flags and program when its run began.
     pub(crate) user: Option<Arc<User>>,
@@ -122,10 +126,10 @@ pub(crate) struct Running {
     pub(crate) started: Instant,
     /// When its slice, or its run in this round, began.
     pub(crate) began: Instant,
-    /// The time of the slices of its run before.
+    /// The time of the earlier slices of its run.
     pub(crate) ran: Duration,
     pub(crate) conflicts: Conflicts,
-    /// It was suspended.
+    /// Its entry in the list of long scripts, once it was suspended.
     pub(crate) long: Option<Arc<LongScript>>,
     /// When it was shown last.
     pub(crate) shown: Instant,
@@ -133,7 +137,7 @@ pub(crate) struct Running {
     pub(crate) machine_bytes: usize,
     /// Memory of the copies of its keys and arguments, which its interpreter holds until it ends.
     pub(crate) job_bytes: usize,
-    /// The log tells that it takes long.
+    /// Whether the log has a line that it takes long.
     pub(crate) is_reported: bool,
 }
 
@@ -144,9 +148,10 @@ impl Running {
         self.machine_bytes + self.job_bytes + draft + self.effects.bytes()
     }
 
-    /// Takes the tables of the databases for the next slice. True: it was suspended, and a database
-    /// has got another one since, or the script runs with other rights, or as another program: that
-    /// counts before its first slice too, because its start is made already.
+    /// Takes the tables of the databases for the next slice. Returns true if the script must run
+    /// again: while it was suspended, a database has got another table, or its user has got other
+    /// rights, or its program or flags have changed. A change of the program or flags counts before
+    /// the first slice too, because the interpreter has started already.
     pub(crate) fn is_outdated(
         &mut self,
         tables: [Option<TableId>; DBS],
@@ -172,7 +177,7 @@ pub(crate) struct Scripts {
     suspended: HashMap<u64, Box<Running>>,
     /// The clients whose scripts wait for a place (S2).
     waiting: HashMap<u64, Waiting>,
-    /// Suspended EXECs, combinations and loads, by client (S4).
+    /// The memory of suspended EXECs, combinations and loads, by client (S4).
     kept: HashMap<u64, Kept>,
     /// The loads of libraries that are suspended, by client.
     pub(crate) loads: HashMap<u64, Box<Load>>,
@@ -181,7 +186,7 @@ pub(crate) struct Scripts {
     reserving: HashMap<u64, Reserving>,
     /// The time in this round of the scripts that have reserved keys (S3).
     ran_reserved: Duration,
-    /// The tables of the command that a script runs, for the next.
+    /// The tables of the command that a script runs; the next command uses them again.
     pub(crate) command: Command,
 }
 
@@ -200,12 +205,12 @@ struct Kept {
 
 /// A client whose request has asked for a reservation.
 struct Reserving {
-    /// The memory of its keys in the line.
+    /// The memory of its keys in the line, in bytes.
     bytes: usize,
     since: Instant,
 }
 
-/// See [`Scripts::entry`].
+/// Whether a script begins now: see [`Scripts::entry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Runs,
@@ -262,8 +267,8 @@ impl Scripts {
         scripts.sum::<usize>() + others.sum::<usize>() + in_line.sum::<usize>()
     }
 
-    /// A client's EXEC or combination is suspended, and keeps so many bytes until its request has
-    /// ended.
+    /// Notes that a client's EXEC or combination is suspended, and keeps so many bytes until its
+    /// request has ended.
     pub(crate) fn keep(&mut self, client: u64, bytes: usize) {
         let now = Instant::now();
         let kept = self.kept.entry(client).or_insert(Kept {
@@ -274,7 +279,7 @@ impl Scripts {
         kept.bytes = bytes;
     }
 
-    /// The run of a client's EXEC is dropped.
+    /// Notes that the run of a client's EXEC is dropped.
     pub(crate) fn keep_nothing(&mut self, client: u64) {
         self.kept.remove(&client);
     }
@@ -284,13 +289,14 @@ impl Scripts {
         self.kept.contains_key(&client)
     }
 
-    /// The part of a round's time that one of the suspended EXECs and combinations gets: all of
-    /// them share `time`, and get `least` at least.
+    /// The part of a round's time for one of the suspended EXECs and combinations: all of them
+    /// share `time`, and each gets at least `least`.
     pub(crate) fn share(&self, time: Duration, least: Duration) -> Duration {
         (time / (self.kept.len() as u32).max(1)).max(least)
     }
 
-    /// Whether no other script can be suspended; `bytes_max`: memory for all of them.
+    /// Whether no other script can be suspended; `bytes_max`: maximum memory of all of them
+    /// together.
     pub(crate) fn is_full(&self, bytes_max: usize) -> bool {
         let takes_places = !has_bug(Bug::ScriptsNeedNoPlace);
         takes_places && self.places() >= SUSPENDED_MAX || self.bytes() > bytes_max
@@ -308,7 +314,8 @@ impl Scripts {
         scripts.filter(|it| it.machine.is_some()).count()
     }
 
-    /// Whether a script gets a place (S2): one that has not waited for it is behind those that do.
+    /// Whether a script gets a place (S2). A script that has not waited gets none while others
+    /// wait.
     pub(crate) fn has_place(&self, client: u64, bytes_max: usize) -> bool {
         let now = Instant::now();
         let mut waiting = self.waiting.values();
@@ -317,8 +324,8 @@ impl Scripts {
         !is_behind && !self.is_full(bytes_max)
     }
 
-    /// The next step of a client's script that is not suspended; `busy`: the time after which one
-    /// that waits is told so.
+    /// The next step of a client's script that is not suspended. `busy`: the time after which a
+    /// waiting script gets the error `BUSY`.
     pub(crate) fn entry(&mut self, client: u64, bytes_max: usize, busy: Duration) -> Entry {
         let now = Instant::now();
         let Some(own) = self.waiting.get_mut(&client) else {
@@ -335,7 +342,7 @@ impl Scripts {
         }
     }
 
-    /// The script of this client waits for a place (S2).
+    /// Notes that the script of this client waits for a place (S2).
     pub(crate) fn wait(&mut self, client: u64) {
         let now = Instant::now();
         self.waiting.entry(client).or_insert(Waiting {
@@ -357,8 +364,8 @@ impl Scripts {
         !self.waiting.is_empty()
     }
 
-    /// Whether the suspended request of a client may go on, or one that will be suspended may begin
-    /// (S4).
+    /// Whether the suspended request of a client may go on, or a request that may be suspended may
+    /// begin (S4).
     pub(crate) fn may_go_on(&mut self, client: u64, bytes_max: usize) -> bool {
         let now = Instant::now();
         let script = self.suspended.get_mut(&client);
@@ -393,9 +400,9 @@ impl Scripts {
         script.is_some_and(|it| it.machine.is_some())
     }
 
-    /// The time since the script of this client began, or waits; or since its script or EXEC has
-    /// asked for a reservation, although it may have never run; or since its EXEC, combination or
-    /// load was suspended first.
+    /// The time since the script of this client began. If it has not begun: since it waits for a
+    /// place, since its script or EXEC has asked for a reservation, or since its EXEC, combination
+    /// or load was first suspended.
     pub(crate) fn age(&self, client: u64) -> Option<Duration> {
         let running = self.suspended.get(&client).map(|running| running.started);
         let waiting = || self.waiting.get(&client).map(|waiting| waiting.since);
@@ -419,13 +426,14 @@ impl Scripts {
         self.suspended.insert(client, running);
     }
 
-    /// The suspended script of a client.
+    /// Takes the suspended script of a client.
     pub(crate) fn take(&mut self, client: u64) -> Option<Box<Running>> {
         self.suspended.remove(&client)
     }
 
-    /// A request of the client has ended. A script of it that is still suspended was refused when
-    /// it was shown again (`SCRIPT FLUSH`, other rights): it is dropped, and nothing of it is done.
+    /// Notes that a request of the client has ended. If a script of the request is still suspended,
+    /// it was refused when it was shown again (`SCRIPT FLUSH`, other rights): it is dropped, and
+    /// nothing of it is done.
     #[inline]
     pub(crate) fn request_ended(&mut self, shared: &Shared, client: u64) {
         let has_state = !self.suspended.is_empty()
@@ -444,7 +452,8 @@ impl Scripts {
     }
 
     /// Reserves keys for a client until its request has ended, for `most` at most
-    /// (`shared::reserved`). False: another client has reserved keys, and this one stands in line.
+    /// (`shared::reserved`). Returns false if another client has reserved keys, and this one stands
+    /// in line.
     pub(crate) fn reserve(
         &mut self,
         shared: &Shared,
@@ -468,13 +477,13 @@ impl Scripts {
         self.ran_reserved = Duration::ZERO;
     }
 
-    /// S3: the slice of a script that has reserved keys; `None`: it runs in the next round.
+    /// The slice of a script that has reserved keys; `None` if it runs in the next round (S3).
     pub(crate) fn reserved_slice(&self) -> Option<Duration> {
         let left = RESERVED_ROUND.saturating_sub(self.ran_reserved);
         (left >= RESERVED_MIN).then_some(left)
     }
 
-    /// A script that has reserved keys has run for so long.
+    /// Notes that a script that has reserved keys has run for so long.
     pub(crate) fn ran_reserved(&mut self, time: Duration) {
         self.ran_reserved += time;
     }
@@ -500,12 +509,12 @@ impl Scripts {
     }
 }
 
-/// Whether one that was shown last at `shown` is not shown any more.
+/// Whether a request that was shown last at `shown` is not shown any more.
 fn is_away(shown: Instant, now: Instant) -> bool {
     now.saturating_duration_since(shown) > SHOWN_WITHIN
 }
 
-/// Writes what a script has for the log.
+/// Writes a line of a script to the log.
 pub(crate) fn log(level: u8, text: &[u8]) {
     let text = String::from_utf8_lossy(text);
     match level {

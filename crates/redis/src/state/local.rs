@@ -54,14 +54,14 @@ pub(crate) struct Local {
     pub(crate) subscribers: Subscribers,
     /// Work that the bytes of the entries do not show (pace::P3), as a number of bytes.
     work: u64,
-    /// The server has a second tier.
+    /// Whether the server has a second tier.
     tier: bool,
     /// The classes of requests that the audit log records; 0 = none.
     audited: u32,
     pub(crate) exec: RunningExec,
-    /// The progress of the command that combines values; `None`: it does so in one go.
+    /// The progress of the command that combines values; `None` if it combines them all in one go.
     progress: Option<Progress>,
-    /// The place from which the last reader of a stream has read that waited.
+    /// The place in a stream from which the last reader that waited has read.
     stream_place: Option<StreamPlace>,
     /// This thread's copy of the member's view.
     views: ViewCache,
@@ -69,7 +69,7 @@ pub(crate) struct Local {
     output_bytes_max: usize,
     pub(crate) timing: Timing,
     pub(crate) buffers: Buffers,
-    /// Tables of transactions.
+    /// The tables that transactions use in turn.
     spare: Spare,
     /// Clients of this thread that wait for elements, and must look again.
     woken: Vec<u64>,
@@ -117,15 +117,15 @@ impl Local {
         }
     }
 
-    /// Wakes the clients that wait for values that were written. Nobody can miss them: the writes
-    /// are visible (waiters::W1).
+    /// Wakes the clients that wait for values that were written. No waiting client misses them: the
+    /// writes are visible (waiters::W1).
     pub(crate) fn wake_waiters(&mut self, shared: &Shared, writes: &mut Vec<TypedWrite>) {
         for write in writes.drain(..) {
             let TypedWrite {
                 table, hash, first, ..
             } = write;
-            // No command waits for fields or members, and of those that wait only XREADGROUP wants
-            // to know that there is nothing to wait for any more.
+            // No command waits for fields or members. Of the commands that wait, only XREADGROUP
+            // must know that there is nothing to wait for any more.
             let is_awaited = match write.is_gone {
                 true => first == Type::Stream as u8,
                 false => first != Type::Hash as u8 && first != Type::Set as u8,
@@ -216,7 +216,7 @@ impl Local {
         self.views.get(member)
     }
 
-    /// The view that was used last.
+    /// The view that was returned last.
     pub(crate) fn last_view(&self) -> &View {
         self.views.last()
     }
@@ -226,13 +226,13 @@ impl Local {
         &mut self.random
     }
 
-    /// Work of the group that the bytes of the entries do not show (pace::P3).
+    /// The work of the group that the bytes of the entries do not show (pace::P3).
     #[inline]
     pub(crate) fn work(&self) -> u64 {
         self.work
     }
 
-    /// A command has done such work.
+    /// Adds work of a command that the bytes of the entries do not show.
     pub(crate) fn add_work(&mut self, bytes: u64) {
         self.work += bytes;
     }
@@ -255,12 +255,13 @@ impl Local {
         self.output_bytes_max
     }
 
-    /// Tables of transactions.
+    /// The tables that transactions use in turn.
     pub(crate) fn spare(&mut self) -> &mut Spare {
         &mut self.spare
     }
 
-    /// The progress of the command that combines values; `None`: it does so in one go.
+    /// Takes the progress of the command that combines values; `None` if it combines them all in
+    /// one go.
     pub(crate) fn take_progress(&mut self) -> Option<Progress> {
         self.progress.take()
     }
@@ -269,12 +270,12 @@ impl Local {
         self.progress = progress;
     }
 
-    /// The place from which the last reader of a stream has read that waited.
+    /// The place in a stream from which the last reader that waited has read.
     pub(crate) fn stream_place(&self) -> Option<&StreamPlace> {
         self.stream_place.as_ref()
     }
 
-    /// That place, to be overwritten.
+    /// The same place, to be overwritten.
     pub(crate) fn stream_place_mut(&mut self) -> &mut StreamPlace {
         self.stream_place.get_or_insert_default()
     }

@@ -24,16 +24,16 @@ pub(crate) struct Walk {
     pub(crate) found: Vec<u8>,
     /// RANDOMKEY: 1 = from its random place to the end, 2 = from the start.
     pub(crate) passes: u8,
-    /// The walk made progress since the request was presented.
+    /// Whether the walk made progress since the request was presented.
     pub(crate) moved: bool,
-    /// CLIENT LIST: those to show; the cursor is the place of the next one.
+    /// The clients that CLIENT LIST shows; the cursor is the position of the next one.
     pub(crate) clients: Vec<Arc<ClientRecord>>,
-    /// ACL LIST: the users when it began.
+    /// The users when ACL LIST began.
     pub(crate) users: Option<Arc<Users>>,
 }
 
-/// How often a request may give up its lent entries. Entries that are cleaned meanwhile have moved,
-/// and their old copies are of no use.
+/// How often a request may give up its lent entries. If entries are cleaned meanwhile, they have
+/// moved, and lent copies of their old places are of no use.
 const GIVEN_UP_MAX: u32 = 16;
 /// Maximum entries that a walk in parts requests at once.
 const PART_ENTRIES_MAX: usize = 16;
@@ -41,9 +41,9 @@ const PART_ENTRIES_MAX: usize = 16;
 /// Entries that a client's parked requests need, and the state kept for these requests.
 #[derive(Default)]
 struct Parking {
-    /// Those that the first request has noted when it looked last.
+    /// The entries that the first request noted when it last looked.
     wanted: Vec<Cold>,
-    /// Entries for the requests behind, and their bytes.
+    /// Entries for the requests behind it, and their bytes.
     ahead: Vec<Cold>,
     ahead_bytes: usize,
     /// Entries that were not fetched, with the reason.
@@ -56,14 +56,14 @@ struct Parking {
     conflicts: Conflicts,
     /// See [`Parked::take_progress`].
     progressed: bool,
-    /// Monitors have been sent the parked request.
+    /// Whether monitors have been sent the parked request.
     monitored: bool,
-    /// The parked request is in the audit log.
+    /// Whether the parked request is in the audit log.
     audited: bool,
     /// Bytes that were lent for the parked request.
     lent: usize,
-    /// A walk needs more entries than may be fetched at once: it requests the first of them, and
-    /// can use a part of those.
+    /// Whether a walk needs more entries than may be fetched at once: it requests the first of
+    /// them, and can use a part of those.
     in_parts: bool,
     /// How often its lent entries were given up because there was no room for more beside them.
     given_up: u32,
@@ -80,22 +80,22 @@ impl Parked {
         self.0.as_ref().is_some_and(|parking| parking.in_parts)
     }
 
-    /// As [`takes_part`](Self::takes_part), for a walk that runs now; the flag is cleared, and set
+    /// As [`takes_part`](Self::takes_part), for a walk that runs now. Clears the flag; it is set
     /// again if the walk parks again.
     pub(crate) fn take_in_parts(&mut self) -> bool {
         let parking = self.0.as_mut();
         parking.is_some_and(|parking| std::mem::take(&mut parking.in_parts))
     }
 
-    /// Its first request has ended, or has no use for its lent entries.
+    /// Notes that the first request has ended, or has no use for its lent entries.
     pub fn needs_nothing_lent(&mut self) {
         if let Some(parking) = &mut self.0 {
             parking.given_up = 0;
         }
     }
 
-    /// Gives up the request's lent entries, to make room. The request requests those that it still
-    /// needs again. False: it has given them up too often.
+    /// Gives up the request's lent entries, to make room. The request will request again those that
+    /// it still needs. Returns false if it has given them up too often.
     pub fn may_give_up(&mut self) -> bool {
         let parking = self.0.get_or_insert_default();
         parking.given_up += 1;
@@ -108,25 +108,25 @@ impl Parked {
         self.0.is_some()
     }
 
-    /// The request needs another entry.
+    /// Notes another entry that the request needs.
     pub(crate) fn want(&mut self, cold: Cold) {
         self.0.get_or_insert_default().wanted.push(cold);
     }
 
-    /// The request needs these entries, and no others.
+    /// Notes that the request needs these entries, and no others.
     pub(crate) fn want_all(&mut self, wanted: Vec<Cold>) {
         self.0.get_or_insert_default().wanted = wanted;
     }
 
-    /// The request looks again for the entries that it needs.
+    /// Forgets the noted entries: the request looks again for those that it needs.
     pub(crate) fn want_none(&mut self) {
         if let Some(parking) = &mut self.0 {
             parking.wanted.clear();
         }
     }
 
-    /// A step of a walk needs these entries. Notes only the first of them if all are larger than
-    /// `most` (cold::C3), or were for the previous steps (`in_parts`,
+    /// Notes the entries that a step of a walk needs. Notes only the first of them if all together
+    /// are larger than `most` (cold::C3), or if that was so for the previous steps (`in_parts`,
     /// [`take_in_parts`](Self::take_in_parts)).
     pub(crate) fn want_for_walk(&mut self, mut wanted: Vec<Cold>, most: usize, in_parts: bool) {
         let parking = self.0.get_or_insert_default();
@@ -149,7 +149,8 @@ impl Parked {
         parking.map_or_else(Vec::new, |parking| std::mem::take(&mut parking.wanted))
     }
 
-    /// A request behind the parked one needs an entry. False: there is no `room` for it.
+    /// Notes an entry for a request behind the parked one. Returns false if there is no `room` for
+    /// it.
     pub(crate) fn want_ahead(&mut self, cold: Cold, room: usize) -> bool {
         let parking = self.0.get_or_insert_default();
         let bytes = parking.ahead_bytes + cold.span().1;
@@ -177,8 +178,8 @@ impl Parked {
         self.0.get_or_insert_default().failed = failed;
     }
 
-    /// Its request is presented again, and was shown to monitors, or written into the audit log:
-    /// that is not done once more.
+    /// Notes that the request, which is presented again, was shown to monitors or written into the
+    /// audit log: neither is done a second time.
     #[cold]
     pub(crate) fn note_reported(&mut self, is_monitored: bool, is_audited: bool) {
         let parking = self.0.get_or_insert_default();
@@ -192,8 +193,8 @@ impl Parked {
         self.0 = None;
     }
 
-    /// The walk of the request that was presented again. A new walk, if there is none or another
-    /// table is behind the database now.
+    /// Takes the walk of the request that was presented again, or begins a new one, if there is
+    /// none or if another table is behind the database now.
     pub(crate) fn take_walk(&mut self, table: TableId) -> Walk {
         let parking = self.0.as_mut();
         parking
@@ -233,19 +234,20 @@ impl Parked {
         parking.walk = Some(walk);
     }
 
-    /// The request has no more use for its lent entries.
+    /// Notes that the request has no more use for its lent entries.
     pub(crate) fn comes_further(&mut self) {
         self.0.get_or_insert_default().progressed = true;
     }
 
-    /// Whether the parked request made progress before: then it has no more use for its lent
-    /// entries.
+    /// Whether the parked request made progress when it ran last: then it has no more use for its
+    /// lent entries.
     pub fn take_progress(&mut self) -> bool {
         let parking = self.0.as_mut();
         parking.is_some_and(|parking| std::mem::take(&mut parking.progressed))
     }
 
-    /// computed::C4: a request has ended; the next one of the same turn keeps nothing of it.
+    /// Notes that a request has ended: the next one of the same turn must find nothing of it
+    /// (computed::C4).
     #[inline]
     pub(crate) fn forget_kept(&mut self) {
         if let Some(parking) = &mut self.0
@@ -275,7 +277,7 @@ impl Parked {
     pub fn was_lent(&mut self, bytes: usize) {
         let parking = self.0.get_or_insert_default();
         parking.lent = bytes;
-        parking.failed.clear(); // these are of an earlier time
+        parking.failed.clear(); // these failed for an earlier run
     }
 
     /// Bytes lent for the first request of its turn; 0 for the requests behind it (`executed`).
@@ -285,9 +287,9 @@ impl Parked {
         parking.map_or(0, |parking| parking.lent)
     }
 
-    /// Parks a native request that needs these entries. `Some`: it may not wait, because they could
-    /// not be fetched, or are too large together with its lent entries (cold::C3, cold::C4). It
-    /// must be answered accordingly.
+    /// Parks a native request that needs these entries. Returns the reason if the request may not
+    /// wait, because the entries could not be fetched, or are too large together with its lent
+    /// entries (cold::C3, cold::C4): it must be answered accordingly.
     #[cold]
     pub fn park_native(
         &mut self,

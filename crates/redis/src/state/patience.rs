@@ -10,24 +10,25 @@ use duramen_engine::KeyHash;
 const PATIENCE_MS: u64 = 1_000;
 /// A waiting request is checked again after this time, in milliseconds, unless a new view wakes it.
 pub const AGAIN_MS: u64 = 2;
-/// Keys of writes in flight that wait for reservations; those of more lose their right.
+/// Maximum keys of writes in flight that wait for reservations. Above it the oldest write loses its
+/// right (reserved::V3).
 const KEYS_PUT_OFF_MAX: usize = 64;
 
 /// See the head of this file.
 #[derive(Default)]
 pub struct Patience {
-    /// End of its patience with keys that no server of the cluster serves now, in milliseconds of
-    /// the server's clock; 0: its next request waits for no server.
+    /// The time, in milliseconds of the server's clock, until which its next request waits for a
+    /// server that serves its keys; 0 if the request does not wait for one.
     unserved_until_ms: u64,
     /// The number of the reservation for which its write waits (reserved::V3), or 0.
     put_off: u64,
-    /// The same, of each key to which requests of a native client in flight would write.
+    /// The same number for each key to which requests in flight of a native client would write.
     keys_put_off: Vec<(KeyHash, u64)>,
 }
 
 impl Patience {
-    /// A request cannot run now: no server serves its keys. Returns the time at which it must be
-    /// presented again; `None`: it has waited long enough.
+    /// Called when a request cannot run now, because no server serves its keys. Returns the time at
+    /// which the request must be presented again, or `None` if it has waited long enough.
     #[cold]
     pub(crate) fn waits_for_owner(&mut self) -> Option<u64> {
         let now_ms = clock::now_ms();
@@ -41,7 +42,7 @@ impl Patience {
         Some(now_ms + AGAIN_MS)
     }
 
-    /// Its next request waits for no server yet.
+    /// Notes that its next request waits for no server yet.
     #[inline]
     pub(crate) fn end_wait_for_owner(&mut self) {
         self.unserved_until_ms = 0;
@@ -59,12 +60,12 @@ impl Patience {
         number.is_some()
     }
 
-    /// Whether the write that waits for a reservation still does; `None`: none waits.
+    /// Whether the write that waits for a reservation still waits; `None` if no write waits.
     pub(crate) fn is_still_put_off(&self, commands: &CommandState) -> Option<bool> {
         (self.put_off != 0).then(|| commands.reservation_lasts(self.put_off))
     }
 
-    /// Its write does not wait.
+    /// Notes that its write does not wait.
     #[inline]
     pub(crate) fn end_put_off(&mut self) {
         self.put_off = 0;
@@ -87,7 +88,7 @@ impl Patience {
         true
     }
 
-    /// A write to this key does not wait.
+    /// Notes that a write to this key does not wait.
     pub fn end_key_put_off(&mut self, key: KeyHash) {
         self.keys_put_off.retain(|(known, _)| *known != key);
     }

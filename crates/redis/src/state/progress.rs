@@ -11,13 +11,13 @@ pub(crate) struct Progress {
     pub(crate) table: Option<TableId>,
     /// The stamps of the values, as they were at the first part.
     pub(crate) stamps: Vec<Stamp>,
-    /// The number of values that are combined already, and the result of these, packed.
+    /// The number of values that are combined already, and their result, packed.
     pub(crate) done: usize,
     pub(crate) result: Vec<u8>,
-    /// The result of sets instead.
+    /// The result so far of a combination of sets.
     pub(crate) members: Members,
-    /// The number of elements of the next value that are combined already; for each member of the
-    /// result, whether it is one of them.
+    /// The number of elements of the next value that are combined already, and for each member of
+    /// the result whether it is one of them.
     pub(crate) at: usize,
     pub(crate) seen: Vec<bool>,
     /// The time that this part took to read the keys.

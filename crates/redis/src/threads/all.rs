@@ -35,7 +35,7 @@ impl Deref for Threads {
 }
 
 impl Threads {
-    /// `bells`: one for each thread.
+    /// Makes the state of the threads. `bells`: one for each thread.
     pub(crate) fn new(bells: Vec<Arc<dyn Bell>>) -> Threads {
         Threads {
             all: bells.into_iter().map(ThreadShared::new).collect(),
@@ -55,7 +55,7 @@ impl Threads {
     }
 
     /// How long the oldest held reply of any thread has waited, in milliseconds; 0 = no reply is
-    /// held. After replies were given up, since when: until they would be acknowledged.
+    /// held. After replies were given up, it goes on until the same replies could be sent.
     pub fn replies_held_ms(&self) -> u64 {
         let now_ms = duramen_config::clock::now_ms();
         let held_ms = |thread: &ThreadShared| match thread.counters.held_since_ms.get() {
@@ -74,8 +74,8 @@ impl Threads {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Takes one of the `maxclients` connections; `false` = all are taken. [`leave`](Self::leave)
-    /// gives it back.
+    /// Takes one of the `maxclients` connections; returns false if all are taken.
+    /// [`leave`](Self::leave) gives it back.
     pub fn enter(&self, maxclients: usize) -> bool {
         let before = self.connected.fetch_add(1, Ordering::Relaxed);
         if before >= maxclients {
@@ -132,7 +132,7 @@ impl Threads {
         }
     }
 
-    /// Makes every thread that waits for the log, a snapshot or killed clients check again.
+    /// Makes every thread that waits for the log, for a snapshot or for killed clients check again.
     pub fn wake_for_commit(&self) {
         for thread in self.iter() {
             if thread.commits.committed() {

@@ -5,11 +5,12 @@ use super::start::{Starter, Work};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
-/// Pieces of work that wait; a further one is refused. A person or a tool waits for each of them.
+/// Maximum pieces of work that wait; a further one is refused. A person or a tool waits for each of
+/// them.
 const WAITING_MAX: usize = 1_024;
 
-/// Such a thread. It starts with the first piece of work, and ends after the last one when this is
-/// dropped.
+/// A thread for pieces of work. It starts with the first piece of work. When this is dropped, it
+/// ends after the last one.
 pub struct Background {
     name: &'static str,
     starter: Starter,
@@ -25,10 +26,11 @@ impl Background {
         }
     }
 
-    /// Gives it a piece of work.
+    /// Gives the thread a piece of work.
     ///
     /// # Errors
-    /// The reason why it will not be done: the thread cannot be started, or too much work waits.
+    /// The reason for which the work will not be done: the thread cannot be started, or too much
+    /// work waits.
     pub fn give(&self, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = match &mut *queue {

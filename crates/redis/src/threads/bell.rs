@@ -1,10 +1,11 @@
 //! The bell of a thread, by which others wake it.
 
-/// It is rung by any thread, and looked at by the thread that it wakes.
+/// Any thread rings the bell; the thread that it wakes looks at it.
 pub trait Bell: Send + Sync {
-    /// Wakes the thread, or keeps it from falling asleep until it is quiet.
+    /// Wakes the thread. If the thread is awake, it does not fall asleep before it has called
+    /// `quiet`.
     fn ring(&self);
-    /// Called by the thread that it wakes: those who rang before wake it no more.
+    /// Called by the thread that the bell wakes: earlier rings do not wake it any more.
     fn quiet(&self);
 }
 

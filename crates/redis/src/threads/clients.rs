@@ -18,15 +18,15 @@ pub struct ClientRecord {
     pub fd: i32,
     pub peer: SocketAddr,
     pub local: SocketAddr,
-    /// The path of the Unix socket by which it came; `peer` and `local` are loopback then.
+    /// The path of the Unix socket by which the client came; `peer` and `local` are loopback then.
     pub socket: Option<String>,
-    /// In milliseconds of the server's clock (`clock`).
+    /// The time of the connection, in milliseconds of the server's clock (`clock`).
     pub connected_at_ms: u64,
     /// When the client last sent or took bytes, in milliseconds of the server's clock. Written by
     /// the reactor.
     pub active_at_ms: AtomicU64,
-    /// Bytes of a partial request; bytes of replies that the client has not taken. Written by the
-    /// reactor.
+    /// Bytes of a partial request, and bytes of replies that the client has not taken. Written by
+    /// the reactor.
     pub query_bytes: AtomicU64,
     pub output_bytes: AtomicU64,
     pub received_bytes: AtomicU64,
@@ -47,14 +47,14 @@ pub struct ClientRecord {
     pub subscriptions: [AtomicU32; 3],
     /// The client that gets its invalidations, as `CLIENT LIST` shows it. Written by the executor.
     redirect: AtomicI64,
-    /// One of its commands waits for an event (WAIT, SAVE), or for the end of a pause. Written by
-    /// the reactor.
+    /// Whether one of its commands waits for an event (WAIT, SAVE), or for the end of a pause.
+    /// Written by the reactor.
     is_blocked: AtomicBool,
     /// Whether its request waits for elements, as `key_wait_state` says. Written by the executor,
     /// and by CLIENT UNBLOCK on any thread, which then tells the client's thread.
     pub key_wait: AtomicU8,
-    /// The connection is closed: none of its requests runs any more. Release by the reactor, after
-    /// the last one; Acquire by a thread that waits for it.
+    /// Whether the connection is closed: none of its requests runs any more. Release by the
+    /// reactor, after the last one; Acquire by a thread that waits for it.
     is_gone: AtomicBool,
     /// The certificate that the client showed; empty: none.
     certificate: OnceLock<Box<Description>>,
@@ -77,7 +77,7 @@ pub mod shown {
 pub(crate) mod key_wait_state {
     pub(crate) const NONE: u8 = 0;
     pub(crate) const WAITS: u8 = 1;
-    /// It gets the reply as when its time is over.
+    /// The client gets the reply for a wait whose time is over.
     pub(crate) const UNBLOCKED_IN_TIME: u8 = 2;
     pub(crate) const UNBLOCKED_WITH_ERROR: u8 = 3;
 }
@@ -88,7 +88,7 @@ pub struct ClientText {
     pub name: String,
     pub lib_name: String,
     pub lib_version: String,
-    /// Name and id of its user; empty: it has not logged in.
+    /// Name and id of its user; an empty name: it has not logged in.
     pub user: String,
     pub user_id: u64,
 }
@@ -207,7 +207,7 @@ impl ClientRecord {
         self.shows(shown::MONITOR)
     }
 
-    /// A command waits for its own event, or for the end of a pause.
+    /// Notes whether a command waits for its own event, or for the end of a pause.
     pub fn note_blocked(&self, is_blocked: bool) {
         self.is_blocked.store(is_blocked, Ordering::Relaxed);
     }
@@ -218,14 +218,14 @@ impl ClientRecord {
         counts.fold(0, |sum, count| sum | count.load(Ordering::Relaxed)) > 0
     }
 
-    /// Whether a command waits: for an event, or for elements.
+    /// Whether a command of the client waits for an event or for elements.
     pub(crate) fn waits(&self) -> bool {
         self.is_blocked.load(Ordering::Relaxed)
             || self.key_wait.load(Ordering::Relaxed) != key_wait_state::NONE
     }
 
-    /// Ends its wait for elements, in the way that `how` says; false: it does not wait, or its wait
-    /// was ended before. Its thread must be told.
+    /// Ends its wait for elements, in the way that `how` says; returns false if it does not wait,
+    /// or if its wait was ended before. The caller must tell its thread.
     pub(crate) fn unblock(&self, how: u8) -> bool {
         let (waits, relaxed) = (key_wait_state::WAITS, Ordering::Relaxed);
         let exchange = self.key_wait.compare_exchange(waits, how, relaxed, relaxed);

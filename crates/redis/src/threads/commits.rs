@@ -22,8 +22,8 @@ impl Commits {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Called by the owning thread before it sleeps: `true` = sleep, the next commit wakes it;
-    /// `false` = there was a commit after `seen`.
+    /// Called by the owning thread before it sleeps. Returns true if it may sleep: the next commit
+    /// wakes it. Returns false if there was a commit after `seen`.
     pub fn may_sleep(&self, seen: u64) -> bool {
         self.waits.store(true, Ordering::SeqCst);
         if self.count() == seen {
@@ -38,7 +38,8 @@ impl Commits {
         self.waits.store(false, Ordering::SeqCst);
     }
 
-    /// Called by the log writer after a commit; `true` = the thread sleeps and must be woken.
+    /// Called by the log writer after a commit. Returns true if the thread sleeps and must be
+    /// woken.
     pub fn committed(&self) -> bool {
         self.count.fetch_add(1, Ordering::SeqCst);
         self.waits.load(Ordering::SeqCst) && self.waits.swap(false, Ordering::SeqCst)

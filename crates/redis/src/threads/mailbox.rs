@@ -15,10 +15,10 @@ pub enum Message {
     Committed,
     /// Close this client without sending another byte (`CLIENT KILL`).
     Close { client: u64 },
-    /// Show the request of this client again, which waits for elements.
+    /// The request of this client, which waits for elements: show it again.
     ShowAgain { client: u64 },
     /// Append these bytes to this client's output (`MONITOR` lines, pushes). Dropped if the client
-    /// is gone. A thread takes one of them per client at once, with the bytes of all posts.
+    /// is gone. The bytes of all such posts for one client reach the thread as one message.
     Push { client: u64, bytes: Vec<u8> },
     /// Append this to the outputs of its subscribers.
     Publish(Arc<Publication>),
@@ -40,7 +40,7 @@ pub enum Invalid {
 /// Keys that were changed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalidation {
-    /// They begin with a prefix of the client, which may not have read them.
+    /// Whether the keys begin with a prefix of the client, which may not have read them.
     pub is_broadcast: bool,
     pub keys: Vec<Arc<[u8]>>,
 }
@@ -107,7 +107,7 @@ pub struct Lost {
     names: BTreeSet<(Kind, Box<[u8]>)>,
     /// Bytes of the names.
     bytes: usize,
-    /// There are too many names: messages of any name may have been dropped.
+    /// Whether there are too many names: messages of any name may have been dropped.
     all: bool,
 }
 
@@ -134,14 +134,14 @@ impl Lost {
         self.names.is_empty() && !self.all
     }
 
-    /// `None`: any.
+    /// The names; `None`: messages of any name may have been dropped.
     pub fn names(&self) -> Option<impl Iterator<Item = (Kind, &[u8])>> {
         let names = self.names.iter().map(|(kind, name)| (*kind, &**name));
         (!self.all).then_some(names)
     }
 }
 
-/// Maximum bytes of the names in [`Lost`], and those that a name counts beside its own.
+/// Maximum bytes of the names in [`Lost`], and the bytes that a name counts beside its own.
 const LOST_BYTES_MAX: usize = 1 << 20;
 const LOST_NAME_BYTES: usize = 64;
 
@@ -155,11 +155,12 @@ struct Queue {
     committed: bool,
     /// Clients to be closed. Many posts for one client take the memory of one.
     closes: BTreeSet<u64>,
-    /// Clients that wait for elements and must look again, in order. Each is there once at most for
-    /// each of its keys and for CLIENT UNBLOCK.
+    /// Clients that wait for elements and must look again, in order. Each client is there at most
+    /// once for each of its keys, and once for CLIENT UNBLOCK.
     shown_again: Vec<u64>,
-    /// Bytes to be appended, by client: a thread sends them at once. With one message per line of
-    /// `MONITOR`, and one system call for each, a thread served no other client for seconds.
+    /// Bytes to be appended, by client: a thread appends all bytes of a client at once. When each
+    /// line of `MONITOR` was a message with a system call of its own, a thread served no other
+    /// client for seconds.
     pushes: BTreeMap<u64, Vec<u8>>,
     /// Total bytes of `pushes`.
     pushed_bytes: usize,
@@ -170,7 +171,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// `published_bytes`: those of the publications.
+    /// Adds a message. `published_bytes`: the bytes of the publications in the queue.
     fn add(&mut self, message: Message, published_bytes: &AtomicUsize) {
         match message {
             Message::Publish(publication) => {
@@ -217,7 +218,7 @@ impl Queue {
         into.extend(invalids.map(|(client, what)| Message::Invalidate { client, what }));
         let redirected = self.redirected.take();
         into.extend(redirected.map(|(client, what)| Message::Redirected { client, what }));
-        // After `Wake`: a change of rights holds for the messages behind it.
+        // Publications come after `Wake`: a change of rights holds for the messages behind it.
         let publications = std::mem::take(&mut self.publications).into_iter();
         into.extend(publications.map(Message::Publish));
     }
@@ -226,7 +227,7 @@ impl Queue {
 /// A queue of messages, with a bell that wakes the sleeping thread.
 pub struct Mailbox {
     queue: Mutex<Queue>,
-    /// Set: there may be messages. Release in `post`, Acquire in `take`.
+    /// Whether there may be messages. Release in `post`, Acquire in `take`.
     pending: AtomicBool,
     bell: Arc<dyn Bell>,
     /// Bytes of the publications in the queue. Changes under its lock.
@@ -252,8 +253,8 @@ impl Mailbox {
         }
     }
 
-    /// Called by any thread: posts [`Message::Push`]. False: too many bytes wait already, and the
-    /// message is dropped.
+    /// Called by any thread: posts [`Message::Push`]. Returns false if too many bytes wait already:
+    /// then the message is dropped.
     #[must_use]
     pub fn push(&self, client: u64, bytes: &[u8]) -> bool {
         let fits = self.lock().pushed_bytes + bytes.len() <= PUSHED_BYTES_MAX;
@@ -277,14 +278,14 @@ impl Mailbox {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Called by the owning thread, which looks at its mailbox before it sleeps: posts without a
-    /// system call.
+    /// Posts without a system call. Called by the owning thread, which looks at its mailbox before
+    /// it sleeps.
     pub fn post_own(&self, message: Message) {
         self.lock().add(message, &self.published_bytes);
     }
 
-    /// Called by the owning thread: takes all messages, without a system call. The signal of a post
-    /// stays, and then finds nothing.
+    /// Called by the owning thread: takes all messages, without a system call. The signal of an
+    /// earlier post stays, and wakes the thread once in vain.
     pub fn take_own(&self, into: &mut Vec<Message>) {
         self.take_step(TakeStep::Collect, into);
     }
@@ -297,8 +298,8 @@ impl Mailbox {
         }
     }
 
-    /// Called by the owning thread: takes all messages: pushes first, publications in order; each
-    /// other one once.
+    /// Called by the owning thread: takes all messages, pushes first, publications in order. Every
+    /// other message comes once, however often it was posted.
     pub fn take(&self, into: &mut Vec<Message>) {
         for step in TakeStep::ORDER {
             self.take_step(step, into);
@@ -340,7 +341,7 @@ impl Mailbox {
 enum PostStep {
     Push,
     Mark,
-    /// Only if the mark was not set before.
+    /// Signals, but only if the mark was not set before.
     Signal,
 }
 
@@ -358,7 +359,7 @@ enum TakeStep {
 
 impl TakeStep {
     /// A post before the unmarking does not signal, but its message is collected afterwards. A post
-    /// after the unmarking signals, and that signal stays, because acknowledging came before.
+    /// after the unmarking signals, and its signal stays, because the acknowledging came before.
     const ORDER: [TakeStep; 3] = [TakeStep::Acknowledge, TakeStep::Unmark, TakeStep::Collect];
 }
 

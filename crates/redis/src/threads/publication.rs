@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// Bytes of messages in one mailbox from which it is crowded: a few rounds of its thread.
+/// Bytes of messages in one mailbox above which it counts as crowded: a few rounds of its thread.
 pub const CROWDED_BYTES: usize = 1 << 20;
 /// Maximum bytes of messages in one mailbox.
 pub(crate) const POSTED_BYTES_MAX: usize = 64 << 20;
@@ -27,14 +27,14 @@ impl Kind {
 /// A message on its way to subscribers.
 #[derive(Debug)]
 pub struct Publication {
-    /// `Channel` or `Shard`.
+    /// Either `Channel` or `Shard`.
     pub kind: Kind,
     pub channel: Box<[u8]>,
     pub payload: Box<[u8]>,
     /// The patterns with subscribers that the channel's name matches. Its copies for subscribers of
     /// the channel come first, as in Redis.
     pub patterns: Vec<Arc<[u8]>>,
-    /// Number of messages before it.
+    /// Number of messages of the server before this one.
     pub number: u64,
 }
 
@@ -44,13 +44,13 @@ impl Publication {
         std::iter::once(None).chain(self.patterns.iter().map(Some))
     }
 
-    /// Whether the same clients get both, by one name, if they subscribed before.
+    /// Whether the same clients get both messages by one name, if they had subscribed before.
     pub fn is_like(&self, other: &Publication) -> bool {
         let by_channel_alone = self.patterns.is_empty() && other.patterns.is_empty();
         by_channel_alone && self.kind == other.kind && self.channel == other.channel
     }
 
-    /// Bytes that it counts in a mailbox.
+    /// Bytes that the message counts in a mailbox.
     pub fn bytes(&self) -> usize {
         let patterns = self.patterns.len() * size_of::<Arc<[u8]>>();
         MESSAGE_BYTES + self.channel.len() + self.payload.len() + patterns

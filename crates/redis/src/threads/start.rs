@@ -1,8 +1,8 @@
-//! The start of threads, which the crate above does.
+//! The start of threads: the crate above starts them, by a function that it gives.
 
 use std::io;
 
-/// The work of a thread, which ends with it.
+/// The work of a thread, which ends with the work.
 pub type Work = Box<dyn FnOnce() + Send>;
 
 /// Starts a thread of this name.

@@ -2,8 +2,8 @@
 //! when the server stops.
 //!
 //! **Invariants**
-//! - I1: a running thread has stamped its loop; a thread that sleeps in the kernel has marked that.
-//!   So the age of a stamp is the time for which all clients of that thread wait.
+//! - I1: a thread that runs has stamped its loop; a thread that sleeps in the kernel has marked
+//!   that it sleeps. So the age of a stamp is the time for which all clients of that thread wait.
 //! - I2: a stop has a deadline: [`Ending::wait`] returns when all threads have ended, or when one
 //!   did not end in time. Before the stop begins, data that is only in memory is written. This may
 //!   take as long as it needs, unless a thread is stuck.
@@ -43,7 +43,7 @@ impl Beat {
         self.0.store(now_ms, Ordering::Relaxed);
     }
 
-    /// How long the thread has not come back; None: it sleeps, and comes back when it is woken.
+    /// How long the thread has not come back; `None` if it sleeps, and comes back when it is woken.
     pub fn away_ms(&self, now_ms: u64) -> Option<u64> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
@@ -59,12 +59,12 @@ const STUCK_AFTER_MS: u64 = 5_000;
 
 /// The supervision of all threads of a server.
 pub struct Watch {
-    /// Of a member: the thread that stores replicas for others, and the thread that talks to the
-    /// cluster.
+    /// The loops of a member's threads: of the thread that stores replicas for others, and of the
+    /// thread that talks to the cluster.
     keeper: Beat,
     node: Beat,
     stop: AtomicU8,
-    /// The reactor threads that run.
+    /// The number of reactor threads that run.
     ending: Arc<Ending>,
     /// See `STUCK_AFTER_MS`; tests set a shorter time.
     stuck_after_ms: AtomicU64,
@@ -117,7 +117,7 @@ impl Watch {
         self.stuck_after_ms.load(Ordering::Relaxed)
     }
 
-    /// For tests: the time from which on a thread is stuck.
+    /// Sets the time after which a thread counts as stuck, for tests.
     pub fn set_stuck_after_ms(&self, ms: u64) {
         self.stuck_after_ms.store(ms, Ordering::Relaxed);
     }
@@ -183,7 +183,7 @@ pub struct Ending {
 #[derive(Debug, Default)]
 struct State {
     running: usize,
-    /// A stop is requested, and data that must be on disk first is being written.
+    /// Whether a stop is requested, while data that must be on disk first is being written.
     asked: bool,
     stop: Option<(Stop, Instant)>,
 }
@@ -197,8 +197,7 @@ impl Ending {
         Running(Arc::clone(self))
     }
 
-    /// Notes that a stop is requested which begins later (`true`), or that it was refused
-    /// (`false`).
+    /// Notes that a stop is requested which begins later (true), or that it was refused (false).
     pub(crate) fn ask(&self, asked: bool) {
         self.lock().asked = asked;
         self.changed.notify_all();
@@ -213,15 +212,15 @@ impl Ending {
         self.changed.notify_all();
     }
 
-    /// How long the threads have been ordered to end; zero: they are not.
+    /// How long ago the threads were ordered to end; zero: they were not.
     pub fn since(&self) -> Duration {
         self.lock()
             .stop
             .map_or(Duration::ZERO, |(_, since)| since.elapsed())
     }
 
-    /// Waits until no thread runs. False: a stop took longer than `limit` allows for its kind, or a
-    /// stop was requested and a thread is stuck.
+    /// Waits until no thread runs. Returns false if a stop took longer than `limit` allows for its
+    /// kind, or if a stop was requested and a thread is stuck.
     pub fn wait(&self, limit: impl Fn(Stop) -> Duration, is_stuck: impl Fn() -> bool) -> bool {
         let mut state = self.lock();
         while state.running > 0 {

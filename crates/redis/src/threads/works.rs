@@ -59,7 +59,7 @@ impl Works {
         self.starter.start(name, work)
     }
 
-    /// For work that starts a thread itself.
+    /// The function that starts threads, for work that starts a thread itself.
     pub(crate) fn starter(&self) -> Starter {
         self.starter
     }

@@ -1,17 +1,17 @@
-//! Changes of keys, as the store tells of them to the table of tracked keys (`state::tracking`).
+//! Changes of keys, which the store reports to the table of tracked keys (`state::tracking`).
 
 use crate::state::Shared;
 use crate::state::tracking::table::Limits;
 use duramen_engine::{Error, Store, TableId, Written};
 use std::sync::atomic::{Ordering, fence};
 
-/// A client of `thread`, which has no guard, tracks from now on (table::I2).
+/// Notes that a client of `thread` tracks from now on (table::I2). The thread must have no guard.
 ///
 /// # Errors
-/// The engine has no room for another session for a moment: the client does not track.
+/// The engine has no room for another session at the moment: the client does not track.
 pub(crate) fn track(shared: &Shared, client: u64, thread: usize) -> Result<(), Error> {
     shared.tracking().begin(client, thread, || {
-        // Under the lock, so that the data is not loaded between the two.
+        // Both happen under the lock, so that the data is not loaded between them.
         if let Some(store) = shared.data() {
             let mut session = store.brief_session()?;
             store.listeners().want_writes(true);
@@ -21,8 +21,8 @@ pub(crate) fn track(shared: &Shared, client: u64, thread: usize) -> Result<(), E
     })
 }
 
-/// The data is loaded, and `publish` shows it to the threads: the store tells of changes if
-/// clients track already.
+/// Called when the data is loaded: `publish` shows it to the threads. From then on the store tells
+/// of changes, if clients track already.
 pub(crate) fn track_loaded(shared: &Shared, store: &Store, publish: impl FnOnce()) {
     shared.tracking().show_data(|listens| {
         store.listeners().want_writes(listens);
@@ -30,7 +30,7 @@ pub(crate) fn track_loaded(shared: &Shared, store: &Store, publish: impl FnOnce(
     });
 }
 
-/// To be called at times by a thread without a guard.
+/// Must be called from time to time by a thread without a guard.
 pub fn tend_tracking(shared: &Shared, limits: Limits) {
     shared.tracking().tend(&shared.threads, limits, || {
         if let Some(store) = shared.data() {
@@ -39,7 +39,7 @@ pub fn tend_tracking(shared: &Shared, limits: Limits) {
     });
 }
 
-/// The store tells of written keys.
+/// Called by the store with the keys that were written.
 pub(crate) fn keys_written(shared: &Shared, writes: &[Written]) {
     fence(Ordering::SeqCst); // as in `Tracking::begin`
     if shared.tracking().is_on() {
@@ -49,7 +49,7 @@ pub(crate) fn keys_written(shared: &Shared, writes: &[Written]) {
     }
 }
 
-/// The store tells of a key that left without a request.
+/// Called by the store with a key that left without a request.
 pub(crate) fn key_departed(shared: &Shared, table: TableId, key: &[u8]) {
     if shared.tracking().is_on() {
         let key = key.into();

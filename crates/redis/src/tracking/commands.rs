@@ -1,4 +1,4 @@
-//! CLIENT TRACKING and its like: keys that a client has in its own cache.
+//! CLIENT TRACKING and its relatives: keys that a client has in its own cache.
 //!
 //! **Invariants**
 //! - T1: a client is remembered under the keys of a request before the request reads
@@ -7,13 +7,14 @@
 //!   meanwhile were invalidated before its reply.
 //! - T2: [`begin`] and [`end`] alone change the tracking of a client, its gate and its entry in the
 //!   registry (`tracking::table`) together.
-//! - T3: a client that begins to read a key does not hear of a change before, under the same guard
+//! - T3: a client that begins to read a key does not hear of an earlier change under the same guard
 //!   or in the same script, because it reads the changed value (`Guard::begin_read`). Libraries
 //!   answer an invalidation by a script that writes the key and reads it: without T3 they would do
 //!   so for ever.
-//! - T4: a script or EXEC that runs again on a new draft begins to read its keys again: before its
-//!   first read, the client is forgotten under the keys where only its run before has remembered it
-//!   ([`untrack`]). When its request has ended there are none ([`end_caching`]).
+//! - T4: a script or EXEC that runs again on a new draft begins to read its keys again. Before its
+//!   first read, the client is forgotten under the keys where only the previous run has remembered
+//!   it ([`untrack`]). When its request has ended, the list of such keys is empty
+//!   ([`end_caching`]).
 
 use super::changes;
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
@@ -93,8 +94,8 @@ fn parse<'a>(ctx: &Context<'a>) -> Result<Options<'a>, Failure> {
     Ok(options)
 }
 
-/// The client that gets the invalidations: of the same user, because it gets messages that it has
-/// not asked for.
+/// The client that gets the invalidations. It must be a client of the same user, because it gets
+/// messages that it has not asked for.
 fn target(ctx: &Context<'_>, id: i64) -> Result<u64, Failure> {
     let user = ctx.client.record().text().user_id;
     let found = u64::try_from(id)
@@ -106,7 +107,7 @@ fn target(ctx: &Context<'_>, id: i64) -> Result<u64, Failure> {
     ))
 }
 
-/// Whether the options agree with each other and with those of before.
+/// Checks that the options agree with each other and with the client's present options.
 fn check(options: &Options<'_>, before: Option<&ClientTracking>) -> Done {
     let was = |scope| before.is_some_and(|before| before.scope == scope);
     let problem = if !options.broadcast && !options.prefixes.is_empty() {
@@ -127,16 +128,17 @@ fn check(options: &Options<'_>, before: Option<&ClientTracking>) -> Done {
     Err(Failure::Text(problem))
 }
 
-/// The set's element that is a prefix of `text`, or of which `text` is one.
+/// The element of the set that is a prefix of `text`, or of which `text` is a prefix.
 fn overlapping<'s>(set: &'s BTreeSet<Arc<[u8]>>, text: &[u8]) -> Option<&'s Arc<[u8]>> {
     let next = set.range::<[u8], _>((Bound::Included(text), Bound::Unbounded));
     let before = set.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(text)));
     let next = next.take(1).find(|next| next.starts_with(text));
-    // None of the set is a prefix of another: between a prefix of `text` and `text` there is none.
+    // No element of the set is a prefix of another: so none is between a prefix of `text` and
+    // `text`.
     next.or_else(|| before.rev().take(1).find(|before| text.starts_with(before)))
 }
 
-/// Adds the given prefixes to those of before.
+/// Adds the given prefixes to the client's present ones.
 fn join(prefixes: &[&[u8]], before: &BTreeSet<Arc<[u8]>>) -> Result<BTreeSet<Arc<[u8]>>, Failure> {
     let mut added = BTreeSet::new();
     for prefix in prefixes {
@@ -177,7 +179,7 @@ fn join(prefixes: &[&[u8]], before: &BTreeSet<Arc<[u8]>>) -> Result<BTreeSet<Arc
     Ok(added)
 }
 
-/// CLIENT TRACKING.
+/// Handles CLIENT TRACKING.
 pub(crate) fn tracking(ctx: &mut Context<'_>) -> Done {
     let options = parse(ctx)?;
     match ctx.arg(2).to_ascii_lowercase().as_slice() {
@@ -232,7 +234,7 @@ fn begin(ctx: &mut Context<'_>, options: &Options<'_>) -> Done {
     Ok(())
 }
 
-/// The client tracks no more.
+/// Ends the tracking of a client.
 pub(crate) fn end(shared: &Shared, client: &mut Client) {
     if let Some(tracking) = client.tracking() {
         let prefixes = tracking.prefixes.iter();
@@ -271,7 +273,8 @@ pub(crate) fn getredir(ctx: &mut Context<'_>) -> Done {
     ctx.reply.integer(shown_redirect(tracking))
 }
 
-/// As replies show it: -1 = the client does not track, 0 = it gets its invalidations itself.
+/// The redirection as replies show it: -1 = the client does not track, 0 = it gets its
+/// invalidations itself.
 fn shown_redirect(tracking: Option<&ClientTracking>) -> i64 {
     tracking.map_or(-1, ClientTracking::shown_redirect)
 }
@@ -311,13 +314,13 @@ fn tracking_limits(ctx: &mut Context<'_>) -> Limits {
     Limits::new(config.tracked_keys_max, config.memory_bytes)
 }
 
-/// Whether the keys that the client reads now are remembered.
+/// Whether the client is remembered under the keys that it reads now.
 fn remembers(ctx: &Context<'_>) -> bool {
     let tracking = ctx.client.tracking();
     tracking.is_some_and(|it| it.remembers())
 }
 
-/// T4
+/// Forgets the client under the keys where only the previous run has remembered it (T4).
 fn untrack(ctx: &mut Context<'_>) {
     let client = ctx.client.id();
     if let Some(own) = ctx.client.tracking_mut() {
@@ -327,10 +330,10 @@ fn untrack(ctx: &mut Context<'_>) {
     }
 }
 
-/// T1: the client tracks, and the command is about to run.
+/// Remembers the client, which tracks, under the keys of a command that is about to run (T1).
 #[cold]
 pub(crate) fn note_reads(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) -> Done {
-    // A script reads by its commands.
+    // A script reads keys by its commands.
     let reads = ctx.request.spec.has(flag::READONLY) && !ctx.request.spec.has(flag::SCRIPTING);
     if !remembers(ctx) || !reads {
         return Ok(());
@@ -377,7 +380,7 @@ pub(crate) fn note_reads(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) -> 
     Ok(())
 }
 
-/// T1: the client's script was suspended, and is about to be committed.
+/// Remembers the client again, whose script was suspended, before the script is committed (T1).
 #[cold]
 pub(crate) fn note_reads_again(ctx: &mut Context<'_>, draft: &mut Draft) {
     if !remembers(ctx) {
@@ -396,8 +399,8 @@ pub(crate) fn note_reads_again(ctx: &mut Context<'_>, draft: &mut Draft) {
     });
 }
 
-/// Its request has run or was refused: `CLIENT CACHING` was for that one. A request of CLIENT
-/// changes nothing, and a transaction is one request.
+/// Called when its request has run or was refused: `CLIENT CACHING` was for that one request. A
+/// request of CLIENT keeps the mark, and a transaction is one request.
 #[cold]
 pub(crate) fn end_caching(client: &mut Client, spec: Option<&Spec>) {
     let is_of_client = spec.is_some_and(|spec| spec.container() == Some("client"));
@@ -408,7 +411,7 @@ pub(crate) fn end_caching(client: &mut Client, spec: Option<&Spec>) {
     }
 }
 
-/// The number of a client that does not want to hear of its own changes.
+/// The number of a client that does not want to hear of its own changes; `None` for other clients.
 pub(crate) fn origin(client: &Client) -> Option<u64> {
     client.tracking()?.no_loop.then(|| client.id())
 }

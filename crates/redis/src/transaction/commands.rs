@@ -56,7 +56,7 @@ pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         }
         let since = since(view.as_deref(), key);
         if view.is_some() && since.is_none() {
-            // It has left since it was routed. EXEC could not tell that it changes elsewhere.
+            // The key has left since it was routed: EXEC could not know of changes elsewhere.
             return Err(NotServed::NotNow(UNSERVED).into());
         }
         let watched = Watched {

@@ -3,10 +3,10 @@
 //! EXEC resolves the queued requests again, finds all their keys (following `SELECT`), and locks
 //! them together with the watched keys. If a request affects a whole table, EXEC enters the store
 //! exclusively instead. Under the locks it compares the watched keys' stamps, then runs the queue
-//! in one guard. No other client sees a part of it. A queue whose keys are not known before it has
-//! run (scripts, SORT by patterns) locks nothing, and runs on a draft (`drafted`); so does one that
-//! takes long, in slices (`slices`). So does a queue that may make a value longer than it may be:
-//! if it does, nothing of the queue is done.
+//! in one guard. No other client sees a part of it. Three kinds of queues run on a draft instead
+//! (`drafted`): a queue whose keys are not known before it has run (scripts, SORT by patterns)
+//! locks nothing; a queue that takes long runs in slices (`slices`); a queue may make a value
+//! longer than it may be, and if it does, nothing of it is done.
 //!
 //! In a cluster EXEC determines the owner of all keys under its guard, before it locks them
 //! (routing::R1), independent of the checks when the requests were queued. The locks keep the
@@ -58,7 +58,7 @@ struct Queue<'t> {
     commands: &'static Commands,
     transaction: &'t Transaction,
     steps: &'t [Step],
-    /// Of the keys of all steps, in order.
+    /// The hashes of the keys of all steps, in order.
     hashes: &'t [KeyHash],
 }
 
@@ -119,12 +119,13 @@ impl<'t> Queue<'t> {
     }
 }
 
-/// The steps before the script cannot be taken back, to run again when there is a table.
+/// The error of a script in EXEC that needs a table: the steps before it cannot be taken back, to
+/// run again when the table exists.
 const NO_TABLE: Failure = Failure::Text(
     "ERR a script in a transaction selects a database that has no table yet, behind commands that change more than data",
 );
 
-/// A draft has no form for a change of a whole database.
+/// The error of a script in EXEC with a change of a whole database: a draft has no form for that.
 const WITH_SCRIPT: Failure = Failure::Text(
     "EXECABORT Transaction discarded because of: a script and a command that changes a whole database",
 );
@@ -132,13 +133,13 @@ const WITH_SCRIPT: Failure = Failure::Text(
 /// How a run of the queue ended.
 enum Ran {
     Done,
-    /// These keys were met, and some changed while it ran on a draft: nothing was done.
+    /// Nothing was done: the run on a draft met these keys, and some of them changed meanwhile.
     Again(Vec<KeyPlace>),
     /// Nothing was done: a script uses this database, which has no table yet.
     NeedsTable(u8),
-    /// Nothing was done: it takes long, and is to run in slices.
+    /// Nothing was done: the queue takes long, and is to run in slices.
     Long,
-    /// A slice is over.
+    /// A slice is over, and the queue goes on later.
     Later,
 }
 
@@ -148,7 +149,8 @@ const PREPARE_ATTEMPTS_MAX: u32 = 8;
 
 pub(crate) fn exec(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     let done = run_queue(ctx, access);
-    // Monitors see it behind the queued commands. It is shown again if its queue is still there.
+    // Monitors see EXEC behind the queued commands. It is shown again as long as its queue is
+    // there.
     if ctx.shared.commands.gate() & global::MONITORED != 0 && !ctx.client.in_multi() {
         monitor::feed(ctx.shared, ctx.client, ctx.request.spec, &ctx.request.args);
     }
@@ -272,7 +274,7 @@ fn run_pinned(
         }
         guard.rewrites(needs.little);
         match run(ctx, &mut guard, transaction, watched, alone) {
-            // No memory to lock the keys: alone it needs no locks.
+            // There is no memory to lock the keys. Alone in the store the queue needs no locks.
             Err(Failure::Engine(error))
                 if needs.little && !alone && matches!(*error, Error::OutOfMemory { .. }) =>
             {
@@ -286,9 +288,9 @@ fn run_pinned(
 /// The access to the store that a queue needs.
 #[derive(Clone, Copy)]
 struct QueueNeeds {
-    /// Exclusive access.
+    /// It needs exclusive access.
     whole: bool,
-    /// No more memory than it gives back: it works when the store is full.
+    /// It needs no more memory than it gives back: it works when the store is full.
     little: bool,
 }
 
@@ -300,7 +302,7 @@ fn prepare(
     transaction: &Transaction,
 ) -> Result<QueueNeeds, Failure> {
     let needs = QueueNeeds {
-        // A run in vain could not be taken back.
+        // A run that is in vain could not be taken back.
         whole: transaction.has(flag::WHOLE) || transaction.is_drafted() && transaction.acts,
         little: !transaction.has(flag::DENYOOM) && !transaction.runs_scripts,
     };
@@ -330,7 +332,7 @@ fn run(
     alone: bool,
 ) -> Result<Ran, Failure> {
     let began = Instant::now();
-    // Under the guard: none of these tables is dropped before the guard ends.
+    // The tables are noted under the guard: none of them is dropped before the guard ends.
     ctx.local.exec.set_dbs(Some(ctx.shared.commands.tables()));
     ctx.table = table_of(ctx.client, ctx.local);
     let view = ctx.view(guard);
@@ -365,7 +367,7 @@ fn run(
     };
     let routed = search.map_or(Ok(()), RouteSearch::outcome);
     let done = routed.map_err(Failure::from).and_then(|()| {
-        // A watched key of a dropped table has changed; there is nothing to lock.
+        // A watched key whose table was dropped has changed, and cannot be locked.
         let store = ctx.shared.store();
         let alive = watched
             .iter()
@@ -393,7 +395,8 @@ fn run(
     done
 }
 
-/// `keys`: those to lock; none: there are none, or the queue is alone in the store.
+/// Runs the queue under the locks. `keys` are the keys to lock; it is empty if there are none, or
+/// if the queue is alone in the store.
 fn run_locked(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -417,11 +420,12 @@ fn run_locked(
             return Ok(());
         }
         check_written(guard, queue)?;
-        // Behind these two nothing fails for lack of room or of flash: all of it is done.
+        // After these two calls nothing fails for lack of room or because of flash: the whole queue
+        // is done.
         guard.set_aside(*room)?;
         warm_alone(guard, queue)?;
         if sets_config(queue) {
-            before = levels(ctx, &[], queue); // it may lower the level of what was written
+            before = levels(ctx, &[], queue); // the queue may lower the level
         }
         is_long = !run_in_one_go(ctx, guard, queue, keys.is_empty(), may_stop);
         Ok(())
@@ -438,8 +442,8 @@ fn run_locked(
     })
 }
 
-/// Runs all steps. False: that takes long, and it has stopped before the first write; nothing was
-/// done. `alone`: no keys are locked.
+/// Runs all steps. Returns false if that takes long, and the run has stopped before the first
+/// write: nothing was done. `alone`: no keys are locked.
 fn run_in_one_go(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -521,7 +525,7 @@ fn plan(
         Db::Number(db) => Some(db),
         Db::Table(_) => None,
     };
-    // SWAPDB exchanges them for the steps after it. A member of a cluster has one.
+    // SWAPDB exchanges databases for the steps after it. A member of a cluster has one database.
     let selects = transaction.names_dbs && ctx.shared.membership().is_none();
     let mut dbs = ctx.local.exec.dbs().copied().filter(|_| selects);
     let mut first = 0;
@@ -555,7 +559,7 @@ fn plan(
         };
         let may = || Permit::check(spec, &args, ctx.client, table, ctx.shared);
         if !ctx.client.is_unrestricted() && may().is_err() {
-            continue; // it will be refused
+            continue; // the step will be refused
         }
         match (spec.names, other) {
             (Names::Selected, Some(selected)) => {
@@ -595,7 +599,7 @@ fn changes_database(queue: Queue<'_>) -> bool {
 }
 
 /// Runs the steps on a draft, and commits it. `planning`: the time that their plan has taken.
-/// `watched_keys`: of those of `watched`, all whose tables are there.
+/// `watched_keys`: all keys of `watched` whose tables exist.
 fn run_drafted(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -617,7 +621,7 @@ fn run_drafted(
     let mut ran = Ok(Ran::Again(Vec::new()));
     if !is_watched_changed {
         if sets_config(queue) {
-            before = levels(ctx, &[], queue); // it may lower the level of what is written
+            before = levels(ctx, &[], queue); // the queue may lower the level of what is written
         }
         match slices::run(ctx, guard, queue, planning)? {
             Drafted::Part => {
@@ -667,7 +671,7 @@ fn run_drafted(
     ran
 }
 
-/// The end of a run on a draft that is not committed.
+/// The result of a run on a draft that is not committed.
 fn in_vain(abandoned: Abandoned) -> Result<Ran, Failure> {
     match abandoned {
         Abandoned::Cold(cold) => Err(Error::Cold(cold).into()),
@@ -677,12 +681,12 @@ fn in_vain(abandoned: Abandoned) -> Result<Ran, Failure> {
     }
 }
 
-/// Maximum room for the writes of the transaction, and whether it has to run on a draft: it is
-/// planned to take long, or a value may become too long. `may_stop`: then it does so, and the plan
-/// ends as soon as that is known.
+/// Maximum room for the writes of the transaction, and whether it has to run on a draft, because it
+/// is planned to take long, or because a value may become too long. With `may_stop` the plan ends
+/// as soon as it is known that the transaction has to.
 fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, may_stop: bool) -> (Room, bool) {
     let mut planner = Planner::new(guard);
-    // The rights of the steps behind such a one are not known.
+    // After a step that changes rights, the rights of the further steps are not known.
     let keeps_rights = !queue.transaction.has(flag::CHANGES_RIGHTS);
     let plans_reads = slices::plans_reads(queue);
     let mut read_bytes = 0;
@@ -716,8 +720,9 @@ fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, may_stop: boo
     (planner.room, is_long || planner.may_exceed)
 }
 
-/// cold::C1: no command of the transaction runs before all entries that it needs are in memory.
-/// Entries that leave memory while room is sought behind this are read again (engine::room::R5).
+/// Checks that all entries that the transaction needs are in memory: no command runs before
+/// (cold::C1). Entries that leave memory later, while room is sought, are read again
+/// (engine::room::R5).
 fn warm(ctx: &mut Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, watched: &Watches) -> Done {
     if !ctx.local.has_tier() {
         return Ok(());
@@ -730,7 +735,8 @@ fn warm(ctx: &mut Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, watched: &Wa
     cold::warm(ctx, guard, declared.chain(targets).chain(watched))
 }
 
-/// The version since which this member serves a key; None: it does not, or it is in no cluster.
+/// The version of the tablet list since which this member serves a key; `None` if it does not serve
+/// the key, or if the server is in no cluster.
 fn since(view: Option<&View>, key: Key<'_>) -> Option<TabletsVersion> {
     view?.serves_since(key.table, key.hash.route(key.bytes))
 }
@@ -748,7 +754,7 @@ fn changed(
             && (shared.commands.table(db) != Some(table)
                 || exchanges(shared, one.db) != one.exchanges)
         {
-            // SWAPDB put another table there.
+            // SWAPDB has put another table behind the database.
             return Ok(true);
         }
         let key = Key::of(guard, table, key);

@@ -1,4 +1,4 @@
-//! A request is queued between MULTI and EXEC.
+//! The step that queues a request between MULTI and EXEC.
 
 use crate::command::flag;
 use crate::command::kinds::acts;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// The time of one slice: all suspended EXECs of a thread share it.
 pub(super) const SLICE: Duration = Duration::from_millis(2);
-/// A slice of less would cost as much as it does.
+/// Minimum time of a slice: a shorter one would cost as much as its work.
 pub(super) const SLICE_MIN: Duration = Duration::from_micros(200);
 /// The clock is looked at after so much work, or so many commands.
 const LOOK_EVERY_BYTES: u64 = 4 << 10;
@@ -16,15 +16,15 @@ const LOOK_EVERY_STEPS: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stops {
     Never,
-    /// Only before the first command that writes: nothing is taken back then.
+    /// The run may stop before the first command that writes: nothing must be taken back then.
     BeforeWrites,
-    /// Between any two commands: it runs on a draft.
+    /// The run may stop between any two commands: it runs on a draft.
     Anywhere,
 }
 
 /// One run of the queue, or a part of it.
 pub(super) struct Slice {
-    /// The first command.
+    /// The number of the first command.
     pub(super) from: usize,
     stops: Stops,
     ends: Instant,

@@ -2,12 +2,12 @@
 //! others run between two of its commands.
 //!
 //! **Invariants**
-//! - S1: a queue runs in slices if it changes data alone, and its keys are locked otherwise: when
-//!   what it will read and write is planned to take long, or when it takes long before its first
-//!   write. A queue of short commands is planned and run as ever. One whose keys are not known
-//!   before it has run, and that changes data alone, runs in slices from the start, if there is
-//!   memory for what is suspended (interpreters::S4). One that also reads a whole database runs on
-//!   a draft in one go: it is alone in the store, and sees one moment.
+//! - S1: a queue that changes data alone, and whose keys would otherwise be locked, runs in slices
+//!   in two cases: it is planned to take long by what it will read and write, or it takes long
+//!   before its first write. A queue of short commands is planned and run without slices. A queue
+//!   whose keys are not known before it has run, and that changes data alone, runs in slices from
+//!   the start, if there is memory for what is suspended (interpreters::S4). If it also reads a
+//!   whole database, it runs on a draft in one go: it is alone in the store, and sees one moment.
 //! - S2: all slices of a run see the same tables behind the databases, and have the same rights:
 //!   after SWAPDB or ACL SETUSER the queue runs again from its first command (as script::run::L4).
 
@@ -35,8 +35,8 @@ const WRITTEN_PARTS_MAX: usize = 4;
 const FEW_STEPS: usize = 16;
 pub(super) const READ_BYTES_MAX: usize = 1 << 20;
 
-/// S1: whether a queue may run on a draft instead; `alone`: it locks nothing, because it is alone
-/// in the store or has no keys.
+/// Whether a queue may run on a draft instead of under locks (S1). `alone`: it locks nothing,
+/// because it is alone in the store or has no keys.
 pub(super) fn may_be_drafted(queue: Queue<'_>, alone: bool) -> bool {
     let transaction = queue.transaction;
     let is_normal = match transaction.has(flag::WHOLE) {
@@ -51,14 +51,14 @@ pub(super) fn plans_reads(queue: Queue<'_>) -> bool {
     queue.transaction.writes && queue.steps.len() > FEW_STEPS
 }
 
-/// S1: whether a queue is planned to take long.
+/// Whether a queue is planned to take long (S1).
 pub(super) fn is_long(queue: Queue<'_>, written_bytes: usize, read_bytes: usize) -> bool {
     let given = queue.transaction.queued_bytes;
     let most = WRITTEN_BYTES_MAX.max(WRITTEN_PARTS_MAX * given);
     read_bytes > READ_BYTES_MAX || written_bytes > most && queue.steps.len() > 1
 }
 
-/// Whether a queue that runs on a draft does not run now: because it stands in line for keys, or
+/// Whether a queue that runs on a draft must not run now: because it stands in line for keys, or
 /// for want of memory (interpreters::S4).
 pub(super) fn waits(
     ctx: &mut Context<'_>,
@@ -71,7 +71,7 @@ pub(super) fn waits(
     let (client, bytes_max) = (ctx.client.id(), script_run::memory(ctx));
     if stands_in_line(ctx, session, transaction) {
         if transaction.run.take().is_some() {
-            // As the run of a script (drafted).
+            // The suspended run is dropped, as that of a script is (drafted).
             ctx.local.scripts.keep_nothing(client);
             transaction
                 .conflicts
@@ -84,7 +84,7 @@ pub(super) fn waits(
     let may_go_on = is_reserving || ctx.local.scripts.may_go_on(client, bytes_max);
     let acts = transaction.acts || transaction.has(flag::WHOLE);
     if transaction.is_drafted() && !acts && transaction.run.is_none() {
-        // S1. Without memory to be suspended it runs in one go: no short one waits.
+        // Without memory to be suspended it runs in one go (S1): so no short queue waits.
         transaction.sliced = may_go_on;
         return Ok(false);
     }
@@ -136,16 +136,16 @@ fn run_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Box<ExecRun> {
 
 /// How a run of steps on a draft ended.
 pub(super) enum Drafted {
-    /// All of them have run. With the tablet list of its start.
+    /// All steps have run. The draft comes with the tablet list of its start.
     All(Box<Draft>, Option<TabletsVersion>),
-    /// Others are left, and the run is suspended.
+    /// Some steps are left, and the run is suspended.
     Part,
-    /// Nothing of them is to be done.
+    /// Nothing of the EXEC is to be done.
     Abandoned(Abandoned),
 }
 
-/// Runs steps on a draft: all that are left, or those of a slice. A slice takes as long as the plan
-/// of the steps, which each slice needs.
+/// Runs steps on a draft: all that are left, or those of one slice. A slice takes at least as long
+/// as the plan of the steps, which each slice needs again.
 pub(super) fn run(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -157,7 +157,7 @@ pub(super) fn run(
     let effects = ctx.client.effects.len();
     ctx.client.effects.append(std::mem::take(&mut run.effects));
     ctx.client.select(run.db);
-    // The reply is apart, so that it is not moved in each slice.
+    // The replies are kept apart, so that they are not moved in each slice.
     let before = ctx.reply.replace(std::mem::take(&mut run.reply));
     let stops = match queue.transaction.sliced && !queue.transaction.has(flag::WHOLE) {
         true => Stops::Anywhere,

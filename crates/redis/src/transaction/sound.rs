@@ -1,12 +1,12 @@
-//! EXEC looks under its locks, before its first command, whether a key that it writes to is
-//! damaged; and if it is alone in the store, whether one of its keys has gone to flash.
+//! EXEC checks under its locks, before its first command, whether a key that it writes to is
+//! damaged. If it is alone in the store, it also checks whether one of its keys has gone to flash.
 
 use super::Queue;
 use crate::command::key::Key;
 use duramen_engine::{Error, Guard};
 use std::collections::HashSet;
 
-/// The check of an entry that is longer takes some microseconds: it is not made twice.
+/// The check of a longer entry takes some microseconds: it is not made twice.
 const LONG_BYTES: u64 = 16 << 10;
 
 /// The keys that COPY and MOVE write to.
@@ -19,15 +19,16 @@ pub(super) fn targets<'t>(guard: &Guard<'_>, queue: Queue<'t>) -> impl Iterator<
     })
 }
 
-/// engine::room::R5, for a queue that is alone in the store and locks no keys.
+/// Checks that the keys of a queue are in memory, if it is alone in the store and locks no keys
+/// (engine::room::R5).
 pub(super) fn warm_alone(guard: &Guard<'_>, queue: Queue<'_>) -> Result<(), Error> {
     let keys = (0..queue.steps.len()).flat_map(|n| queue.data_of(n));
     let keys = keys.chain(targets(guard, queue));
     guard.pin().warm_alone(keys.map(|key| key.place()))
 }
 
-/// verified::V5: nothing of the transaction is done if it writes to a damaged key. The commands
-/// before that one may have taken the only copy of the data from elsewhere.
+/// Fails if the transaction writes to a damaged key: then nothing of it is done (verified::V5). The
+/// commands before that write may have taken the only copy of the data from elsewhere.
 pub(super) fn check_written(guard: &Guard<'_>, queue: Queue<'_>) -> Result<(), Error> {
     let writes = |n: &usize| {
         let step = queue.steps.get(*n);

@@ -19,10 +19,9 @@ use duramen_config::clock;
 use duramen_engine::{Guard, TableId};
 use std::time::Duration;
 
-/// The commands of one EXEC that report the server's state, and those like them
-/// ([`may_take_long`]), may take this much of the thread's time together, as may those that empty
-/// databases. So one client does not keep its thread from the others for long: the last of them may
-/// take as long again.
+/// Maximum time on the thread of the commands of one EXEC that report the server's state or empty
+/// databases, and of those like them ([`may_take_long`]), together. So one client does not keep its
+/// thread from the others for long: only the last such command may take longer.
 const REPORTS_IN_EXEC_MAX: Duration = Duration::from_millis(10);
 
 /// The table behind a database while this EXEC runs.
@@ -50,7 +49,7 @@ fn show(ctx: &Context<'_>, request: &Request<'_>) {
     }
 }
 
-/// Runs a step. `taken`: the time of those before that may take long.
+/// Runs a step. `taken`: the time of the earlier steps that may take long.
 ///
 /// # Errors
 /// Nothing of the EXEC is to be done.
@@ -115,7 +114,7 @@ pub(super) fn run_steps(
             continue;
         };
         if table != step.table && !spec.names.select() {
-            // Another table's keys are locked, and room was set aside for another one's values.
+            // Another table's keys are locked, and room was set aside for values of another table.
             ctx.reply
                 .encoder()
                 .error("ERR an earlier SELECT or SWAPDB of this transaction has failed");
@@ -137,7 +136,7 @@ pub(super) fn run_steps(
         if ended.is_err() {
             break;
         }
-        // The rest runs only for its effect (`run::overflowed`).
+        // The remaining steps run only for their effects (`run::overflowed`).
         ctx.reply.end_if_exceeded(start);
     }
     ctx.local.exec.set_runs(false);

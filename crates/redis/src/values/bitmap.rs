@@ -34,7 +34,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
         Keys::one(READS), Effect::Reads, Secrets::None, Run::Data(bitfield_ro)),
 ];
 
-/// A BITFIELD reads alone unless it does more than GET.
+/// The access of BITFIELD: it only reads unless it does more than GET.
 fn bitfield_access(args: &Args<'_>) -> KeyAccess {
     match changes_bits(args) {
         true => CHANGES,
@@ -75,7 +75,7 @@ pub(crate) fn getbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     ctx.reply.integer(bit.into())
 }
 
-/// Changes a string that has `bytes` bytes at least then. Equal bytes are no change.
+/// Changes a string, which is first made at least `bytes` long. Writing equal bytes is no change.
 fn change<T>(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -121,7 +121,7 @@ pub(crate) fn setbit(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     ctx.reply.integer(before.into())
 }
 
-/// Whether BITCOUNT and BITPOS count in bits instead of bytes: argument `at`.
+/// Parses argument `at`: whether BITCOUNT and BITPOS count in bits instead of bytes.
 fn parse_unit(ctx: &Context<'_>, at: usize) -> Result<bool, Failure> {
     match ctx.request.args.get(at) {
         None => Ok(false),
@@ -131,7 +131,7 @@ fn parse_unit(ctx: &Context<'_>, at: usize) -> Result<bool, Failure> {
     }
 }
 
-/// The bits of a range from `start` to `end`, both included, as an end that is not.
+/// The range in bits of `start` to `end`, both included, with an end that is not included.
 fn bit_range(start: i64, end: i64, in_bits: bool, bytes: usize) -> Option<(usize, usize)> {
     let total = (bytes as i64) * if in_bits { 8 } else { 1 };
     let from_end = |at: i64| {
@@ -200,8 +200,9 @@ pub(crate) fn bitpos(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     }
 }
 
-/// Sources with the same result. A request may name a key any number of times: all but the first
-/// change nothing, and of `XOR` each two cancel out, but for their length.
+/// The sources without those that do not change the result. A request may name a key any number of
+/// times: all but the first change nothing. With `XOR` each two of them cancel out, but count for
+/// the length of the result.
 fn without_repeats(operation: Operation, mut sources: Vec<&[u8]>) -> Vec<&[u8]> {
     let place = |source: &&[u8]| (source.as_ptr(), source.len());
     sources.sort_unstable_by_key(place);
@@ -239,7 +240,7 @@ pub(crate) fn bitop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     })
 }
 
-/// Runs one step on a string that is long enough; returns its reply.
+/// Runs one step on a string that is long enough; returns the step's reply.
 fn run_step(value: &mut [u8], step: &Step) -> Option<i128> {
     let old = bits::field(value, step.form, step.at);
     let (new, shows_old) = match step.action {

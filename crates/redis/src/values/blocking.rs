@@ -1,16 +1,16 @@
 //! Commands that wait for elements: BLPOP, BRPOP, BLMOVE, BRPOPLPUSH, BLMPOP, BZPOPMIN, BZPOPMAX,
 //! BZMPOP.
 //!
-//! **Mechanism.** Such a command takes elements as its sister that does not wait. If there are
-//! none, it enters the queues of its keys, looks once more, and parks its client
-//! (`Unfinished::Waits`). A write of one of the keys, the end of its time, CLIENT UNBLOCK, or a
+//! **Mechanism.** Such a command takes elements as the command of the same kind that does not wait.
+//! If there are none, it enters the queues of its keys, looks once more, and parks its client
+//! (`Unfinished::Waits`). A write to one of the keys, the end of its time, CLIENT UNBLOCK, or a
 //! change of the served slots shows the request again, and it begins anew. So all checks of a
 //! request are made at that moment, and it has had no effect before.
 //!
 //! **Reserved keys.** If the first key with elements is reserved by another client, the request is
 //! shown again until the reservation ends. Meanwhile it keeps its places in the queues of all its
-//! keys, so that no later client comes before it. The price: those behind it in the queue of
-//! another key get nothing from there so long, though that key may have elements.
+//! keys, so that no later client comes before it. The price: clients behind it in the queue of
+//! another key get nothing from that key meanwhile, although the key may have elements.
 //!
 //! **Invariants**
 //! - B1: the entries of a request in the queues are those of its client's `KeyWait`. It leaves the
@@ -69,7 +69,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
             .differs("A key that becomes another type does not end the wait."),
 ];
 
-/// Most keys that a client waits for at once: their entries in the queues take some 190 bytes
+/// Maximum keys that a client waits for at once: their entries in the queues take some 190 bytes
 /// each.
 const KEYS_MAX: usize = 16_384;
 
@@ -80,17 +80,17 @@ const UNITS_PER_MS: i128 = 100_000_000_000_000;
 pub(crate) struct WaitFor {
     /// The type of the values that it waits for.
     pub(crate) kind: Type,
-    /// Only the first of the request's keys is waited for.
+    /// Whether only the first of the request's keys is waited for.
     pub(crate) first_key_alone: bool,
-    /// It takes nothing, so all such waiters see the same elements.
+    /// Whether the command takes nothing, so that all such waiters see the same elements.
     pub(crate) only_reads: bool,
-    /// In milliseconds of the server's clock; 0: for ever.
+    /// The end of the wait in milliseconds of the server's clock; 0: the wait has no end.
     pub(crate) deadline_ms: u64,
-    /// Writes the reply when nothing came in time.
+    /// Writes the reply if nothing came in time.
     pub(crate) late: fn(&mut Context<'_>),
 }
 
-/// The end of a wait in seconds, as Redis reads it.
+/// Parses a timeout in seconds, as Redis reads it, and returns the end of the wait.
 fn parse_timeout(guard: &Guard<'_>, text: &[u8]) -> Result<u64, Failure> {
     const OUT_OF_RANGE: Failure = Failure::Text("ERR timeout is out of range");
     let number =
@@ -100,7 +100,7 @@ fn parse_timeout(guard: &Guard<'_>, text: &[u8]) -> Result<u64, Failure> {
             let whole = units.div_euclid(UNITS_PER_MS);
             whole + i128::from(units.rem_euclid(UNITS_PER_MS) != 0)
         }
-        // Saturates; it is no NaN.
+        // The product saturates; it is no NaN.
         Float::Binary(seconds) => (seconds * 1_000.0).ceil() as i128,
     };
     if timeout_ms > i128::from(i64::MAX) {
@@ -110,7 +110,7 @@ fn parse_timeout(guard: &Guard<'_>, text: &[u8]) -> Result<u64, Failure> {
         u64::try_from(timeout_ms).map_err(|_| Failure::Text("ERR timeout is negative"))?;
     match timeout_ms {
         0 => Ok(0),
-        // As in Redis: the time of its end must be representable.
+        // As in Redis, the time of the end must be representable.
         _ if timeout_ms > i64::MAX as u64 - guard.now_ms() => Err(OUT_OF_RANGE),
         _ => Ok(clock::now_ms().saturating_add(timeout_ms)),
     }
@@ -120,9 +120,9 @@ fn write_null_array(ctx: &mut Context<'_>) {
     ctx.reply.encoder().null_array();
 }
 
-/// Runs a command that takes elements, or waits until there are some. `take` takes them and
-/// replies, but not from the keys whose places in the last argument are false; it returns
-/// whether there were any, and is called again if there were none.
+/// Runs a command that takes elements, or waits until there are some. `take` takes elements and
+/// replies, but takes none from the keys whose places in its last argument are false. It returns
+/// whether there were any elements, and is called again if there were none.
 pub(crate) fn take_or_wait(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -150,7 +150,7 @@ pub(crate) fn take_or_wait(
         let may_take = may_take(ctx, &keys);
         match take(ctx, guard, &may_take) {
             Ok(true) => {
-                // It has not looked at the keys behind the one that it took from.
+                // The command has not looked at the keys behind the one from which it took.
                 ctx.client.end_key_wait(ctx.shared, keys.len() > 1);
                 return Ok(());
             }
@@ -176,8 +176,8 @@ pub(crate) fn take_or_wait(
     }
 }
 
-/// Begins a look of a request that may wait already. `Some`: its wait has ended in this way,
-/// and it takes nothing any more.
+/// Begins a look of a request that may wait already. Returns the way in which its wait has ended,
+/// if it has: then the request takes nothing any more.
 fn begin_look(ctx: &mut Context<'_>) -> Option<u8> {
     if ctx.client.key_wait.get()?.table != ctx.table {
         ctx.client
@@ -197,8 +197,8 @@ fn begin_look(ctx: &mut Context<'_>) -> Option<u8> {
     }
 }
 
-/// The request has failed or is shown again: it has not looked at everything. Until then its
-/// wait may be ended, and its time goes on, also if it has entered no queue yet.
+/// Called when the request has failed or is shown again, and so has not looked at everything. Its
+/// wait goes on, and may be ended, even if it has entered no queue yet.
 fn put_off(ctx: &mut Context<'_>, failure: &Failure, deadline_ms: u64) {
     let is_first = !ctx.client.key_wait.waits() && !ctx.local.exec.runs();
     if is_first && failure.yields() {
@@ -232,8 +232,8 @@ fn wait_keys(ctx: &Context<'_>, wait: &WaitFor) -> Vec<WaitKey> {
     keys.collect()
 }
 
-/// waiters::W4, for each key. The elements of a key that EXEC finds were not offered to waiters
-/// yet, as in Redis.
+/// Whether elements may be taken, for each key (waiters::W4). As in Redis, elements that EXEC finds
+/// under a key may be taken, because they were not offered to waiters yet.
 fn may_take(ctx: &Context<'_>, keys: &[WaitKey]) -> Vec<bool> {
     if ctx.local.exec.runs() {
         return Vec::new();
@@ -267,12 +267,12 @@ fn enter(ctx: &mut Context<'_>, keys: &[WaitKey], wait: &WaitFor, deadline_ms: u
     Ok(())
 }
 
-/// In a cluster: notes since when this member serves each of the keys, which are in one slot.
+/// Notes, in a cluster, since when this member serves each of the keys, which are in one slot.
 fn note_place(ctx: &mut Context<'_>) {
     if ctx.shared.membership().is_none() {
         return;
     }
-    // Not a newer view: the look was made under this one.
+    // The view must be the one of the look, not a newer one.
     let view = ctx.local.last_view();
     let places = ctx.request.keys(ctx.table).map(|key| {
         let route = key.hash.route(key.bytes);

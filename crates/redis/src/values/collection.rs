@@ -76,7 +76,7 @@ pub(crate) fn typed(found: Option<Object<'_>>) -> Result<Option<&[u8]>, Failure>
 }
 
 /// As [`typed`], for a command that waits for values of this type. As in Redis, a client that waits
-/// already waits on if a value of another type is there.
+/// already goes on waiting if a value of another type is there.
 pub(crate) fn awaited<'v>(
     client: &Client,
     found: Option<Object<'v>>,
@@ -121,8 +121,8 @@ pub(crate) fn read<'g>(
     typed(found)
 }
 
-/// Changes the request's only key, a typed value; `event`: that of a change. `run` may be called
-/// again, so it must reset its own state.
+/// Changes the request's only key, a typed value; `event` is the event of a change. `run` may be
+/// called again, so it must reset its own state.
 pub(crate) fn change<T>(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -134,7 +134,7 @@ pub(crate) fn change<T>(
     Ok(done)
 }
 
-/// As [`change`], without an event: returns the outcome, so that the caller can tell of it.
+/// As [`change`], without an event: returns the outcome, so that the caller can add the events.
 pub(crate) fn change_silently<T>(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -169,10 +169,10 @@ pub(crate) fn change_silently<T>(
 pub(crate) struct Write {
     /// Number of the key, in the order of key positions.
     key: usize,
-    /// `None`: it is removed.
+    /// The new value; `None`: the key is removed.
     value: Option<Vec<u8>>,
     is_typed: bool,
-    /// Where the expiry is taken from; `None`: it has none.
+    /// The expiry of the key; `None`: it has none.
     expires_at_ms: Option<u64>,
     events: WriteEvents,
 }
@@ -180,9 +180,10 @@ pub(crate) struct Write {
 /// The events of a write.
 #[derive(Clone, Copy)]
 enum WriteEvents {
-    /// Of a change, if there is one. A key without a value has the event of its removal, too.
+    /// The events of a change, if there is one. A key that is left without a value has the event of
+    /// its removal, too.
     Change([Option<EventName>; 2]),
-    /// Of a new value; a key without one has the event of its removal alone.
+    /// The event of a new value; a key that is left without one has the event of its removal alone.
     Result(EventName),
 }
 
@@ -208,7 +209,7 @@ impl WriteEvents {
 }
 
 impl Write {
-    /// The result of a command: without expiry.
+    /// The write of a command's result, which has no expiry.
     pub(crate) fn result(
         key: usize,
         value: Option<Vec<u8>>,
@@ -224,7 +225,7 @@ impl Write {
         }
     }
 
-    /// A plain string instead of the value that was found, with its expiry.
+    /// The write of a plain string in place of the value that was found, with the expiry of that.
     pub(crate) fn kept(
         key: usize,
         found: Option<Object<'_>>,
@@ -240,8 +241,8 @@ impl Write {
         }
     }
 
-    /// A change of the value that was found, by `run`, and its result. `events`: those of a change,
-    /// in order.
+    /// The write of a change that `run` makes to the value that was found, and the result of `run`.
+    /// `events`: the events of a change, in order.
     pub(crate) fn change<T>(
         key: usize,
         found: Option<Object<'_>>,
@@ -271,7 +272,7 @@ impl Write {
         Ok((write, done))
     }
 
-    /// Adds the room that it takes under this key.
+    /// Adds the room that the write takes under this key.
     pub(crate) fn reserve(&self, room: &mut Room, key: &[u8]) {
         match &self.value {
             Some(value) => room.put(key, value.len()),
@@ -307,8 +308,8 @@ pub(crate) fn encoded(
     Ok(matches!(root.change, Change::Put).then_some(new))
 }
 
-/// Runs a command on all its keys at one instant: it sees what is under each, replies, and returns
-/// its writes. `run` may be called again; the reply is reset before.
+/// Runs a command on all its keys at one instant: `run` sees the values under all keys, replies,
+/// and returns the command's writes. `run` may be called again; the reply is reset before.
 pub(crate) fn at_once(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -341,10 +342,11 @@ pub(crate) fn write_all(
     Ok(())
 }
 
-/// Changes the first of the request's keys that has elements: `change` gets its place, itself and
-/// its value, and replies. `kind`: the type of such values. `may_take`: whether they may be taken,
-/// for each key; empty: from all. False: no key has elements, or none that may be taken. A command
-/// that may wait for elements is shown again while the first key that has some is reserved.
+/// Changes the first of the request's keys that has elements: `change` gets the key's place, the
+/// key and its value, and replies. `kind`: the type of such values. `may_take`: for each key
+/// whether elements may be taken from it; empty: from all keys. Returns false if no key has
+/// elements that may be taken. A command that may wait for elements is shown again while the first
+/// key that has some is reserved.
 pub(crate) fn change_first(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -378,9 +380,9 @@ pub(crate) fn change_first(
     Ok(is_done)
 }
 
-/// Whether a command that may wait for elements does not take them from this key now, because
-/// another client has reserved it; then the turn's ending has the time at which it is shown again.
-/// For the other commands that is known before they run.
+/// Whether a command that may wait for elements must not take them from this key now, because
+/// another client has reserved it. Then the turn's ending has the time at which the command is
+/// shown again. For other commands this is known before they run.
 fn is_put_off(ctx: &mut Context<'_>, key: &[u8]) -> bool {
     if !ctx.shared.commands.has_reserved()
         || ctx.local.exec.runs()
@@ -482,13 +484,13 @@ fn one_at_once(
     Ok(())
 }
 
-/// An optional number of elements, which is not negative.
+/// Parses an optional number of elements, which is not negative.
 pub(crate) fn parse_count(text: &[u8]) -> Result<usize, Failure> {
     let count = parse_integer(text).ok_or(NOT_POSITIVE)?;
     usize::try_from(count).map_err(|_| NOT_POSITIVE)
 }
 
-/// A number of random elements: negative = with repetitions.
+/// Parses a number of random elements; a negative one allows repetitions.
 pub(crate) fn parse_random_count(text: &[u8]) -> Result<i64, Failure> {
     let count = parse_integer(text).ok_or(NOT_AN_INTEGER)?;
     match count {
@@ -499,7 +501,7 @@ pub(crate) fn parse_random_count(text: &[u8]) -> Result<i64, Failure> {
     }
 }
 
-/// The COUNT of LMPOP and ZMPOP, from argument `from` on; 1 without one.
+/// Parses the COUNT of LMPOP and ZMPOP, from argument `from` on; 1 without one.
 pub(crate) fn parse_pop_count(ctx: &Context<'_>, from: usize) -> Result<usize, Failure> {
     let mut wanted = None;
     let mut rest = ctx.request.args.skip(from).into_iter();
@@ -514,7 +516,7 @@ pub(crate) fn parse_pop_count(ctx: &Context<'_>, from: usize) -> Result<usize, F
     Ok(wanted.unwrap_or(1))
 }
 
-/// The argument `at`, a number of keys that follow it.
+/// Parses argument `at`, the number of keys that follow it.
 pub(crate) fn parse_keys(
     ctx: &Context<'_>,
     at: usize,
@@ -559,7 +561,7 @@ pub(crate) fn random_places(ctx: &mut Context<'_>, len: usize, number: usize) ->
 const RANDOM_BYTES_PER_SLICE: usize = 1 << 20;
 
 /// Replies with an array of `wanted` random elements: different ones, or with repetitions if
-/// negative. `write` writes one of them, which is `width` replies long.
+/// `wanted` is negative. `write` writes one of them, which is `width` replies long.
 pub(crate) fn write_random<E>(
     ctx: &mut Context<'_>,
     elements: &[E],
@@ -576,7 +578,8 @@ pub(crate) fn write_random<E>(
         picked.for_each(|element| write(&mut reply, element));
         return Ok(());
     }
-    // As many as a client likes: in parts, each drawn from what is there then.
+    // There are as many elements as a client likes, so they are written in parts. Each part draws
+    // from the elements that are there then.
     let mut walk = ctx.client.parking.take_walk(ctx.table);
     let (goes_on, before) = (walk.keys > 0, walk.found.len());
     let mut room = ctx.reply.room_left();
@@ -596,7 +599,7 @@ pub(crate) fn write_random<E>(
         }
     }
     if goes_on {
-        ctx.settle_all(); // no reply covers what was seen in earlier rounds yet
+        ctx.settle_all(); // no reply covers elements of earlier rounds yet
     }
     ctx.reply.encoder().array(number.saturating_mul(width));
     ctx.reply.append(&walk.found);
@@ -630,7 +633,7 @@ pub(crate) fn empty_scan(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// The options of HSCAN, SSCAN, ZSCAN. `kind`: only HSCAN may leave out values.
+/// Parses the options of HSCAN, SSCAN, ZSCAN. `kind`: only HSCAN may leave out values.
 pub(crate) fn parse_scan(ctx: &Context<'_>, kind: Type) -> Result<ScanOptions, Failure> {
     let (mut pattern, mut no_values) = (None, false);
     let mut rest = ctx.request.args.skip(3).into_iter();

@@ -1,21 +1,23 @@
 //! Commands that may compute for long with the values of several keys.
 //!
 //! **Invariants**
-//! - C1: a command locks no key while it computes, for all who want the key wait. It reads its keys
-//!   twice, and computes if they stood together at one moment; what it writes is written under the
-//!   locks if none of them has changed since, else it computes again.
+//! - C1: a command locks no key while it computes, because all others who want the key wait. It
+//!   reads its keys twice, and computes if their values were there together at one moment. The
+//!   result is written under the locks if none of the keys has changed since, else the command
+//!   computes again.
 //! - C2: a command that combines many values does so in parts: others run between two of them. It
 //!   goes on if no value has changed since its first part, else it begins again. Each part reads
-//!   all keys again, so it combines for as long as that has taken, or longer, and never nothing.
-//!   Sets are divided within a source too, and the reply has a part of its own if those before it
-//!   took long. Not divided are the first index of the members, the dropping of those that a
-//!   source rules out, and that reply; and of sorted sets one source. A part that meets keys on
-//!   flash has them fetched, and goes on behind what is done. Each part may have to: but an entry
-//!   that is fetched again stays in memory for a while (promoted).
-//! - C3: after some runs in vain it computes in one go, with its keys locked.
-//! - C4: progress is of one request and of one table. It is dropped when the request has ended,
-//!   also without having run (other rights, keys that have left), and when SWAPDB has put another
-//!   table behind its database: versions of objects do not tell these apart.
+//!   all keys again, so it combines at least for as long as that has taken, and at least one
+//!   element. Sets are divided within a source too, and the reply is a part of its own if the parts
+//!   before it took long. Some steps are not divided: the first index of the members, the dropping
+//!   of members that a source excludes, the reply, and one source that is a sorted set. A part that
+//!   meets keys on flash has them fetched, and goes on behind the values that are combined. Each
+//!   part may have to do so, but an entry that is fetched again stays in memory for a while
+//!   (promoted).
+//! - C3: after some runs in vain the command computes in one go, with its keys locked.
+//! - C4: progress belongs to one request and to one table. It is dropped when the request has
+//!   ended, even if the request has not run (other rights, keys that have left), and when SWAPDB
+//!   has put another table behind the database: versions of objects do not tell the tables apart.
 
 use super::collection::{Write, at_once, several_at_once, write_all};
 use crate::command::cold;
@@ -29,11 +31,13 @@ use std::time::{Duration, Instant};
 
 /// The time of one part (C2): all suspended combinations of a thread share it.
 const PART: Duration = Duration::from_millis(3);
-/// Each part unpacks the result of those before it, if that is a sorted set.
+/// Minimum time of a part: each part unpacks the result of the earlier ones, if that is a sorted
+/// set.
 const PART_MIN: Duration = Duration::from_micros(500);
-/// C3.
+/// Runs in vain after which the command locks its keys (C3).
 const RUNS_MAX: u32 = 4;
-/// Repetitions among so few keys are read again: that takes no longer than to find them.
+/// Up to so many keys, a key that is named again is read again: that takes no longer than to find
+/// the first reading.
 const FEW_KEYS: usize = 16;
 
 /// The clock of one part.
@@ -50,7 +54,7 @@ impl Part {
         (known.unwrap_or_default(), part)
     }
 
-    /// A part for which `time` is left beside others (C2). Without progress it has no end.
+    /// A part for which `time` is left beside others (C2). Without progress the part has no end.
     pub(crate) fn of(progress: Option<&Progress>, time: Duration) -> Part {
         let now = Instant::now();
         let ends = progress.map(|progress| now + time.max(progress.reading));
@@ -62,7 +66,7 @@ impl Part {
     }
 }
 
-/// The part is over: the others run later.
+/// Ends a part whose time is over: others run before the next part.
 pub(crate) fn end_part(
     ctx: &mut Context<'_>,
     progress: Progress,
@@ -80,8 +84,8 @@ pub(crate) fn end_part(
 /// The objects under some keys, and the stamps of the keys.
 type Together<'g> = (Vec<Option<Object<'g>>>, Vec<Stamp>);
 
-/// The objects under keys, as they stood together at one moment, with the stamps of that moment.
-/// `None`: some have changed meanwhile.
+/// The objects under keys, as they were there together at one moment, with the stamps of that
+/// moment; `None` if some have changed meanwhile.
 fn read_together<'g>(
     guard: &'g Guard<'_>,
     keys: &[Key<'_>],
@@ -94,7 +98,7 @@ fn read_together<'g>(
             false => found.len(),
         };
         if let (Some(object), Some(stamp)) = (found.get(first), stamps.get(first)) {
-            // It is named again: a request may do so any number of times.
+            // A request may name a key any number of times: this one is known.
             let (object, stamp) = (*object, *stamp);
             found.push(object);
             stamps.push(stamp);
@@ -108,7 +112,7 @@ fn read_together<'g>(
         found.push(object);
     }
     drop(first_of_key);
-    // One that came between the two looks is in its stamp alone.
+    // A key that came between the two looks shows in its stamp alone.
     let is_torn = |(found, stamp): (&Option<Object<'_>>, &Stamp)| {
         found.is_none() && matches!(stamp, Stamp::Present { .. })
     };
@@ -117,7 +121,8 @@ fn read_together<'g>(
     Ok(holds.then_some((found, stamps)))
 }
 
-/// `stamps`: one for each key; a key that is named again has the same one again.
+/// Whether the keys still have these stamps, one for each key. A key that is named again has the
+/// same stamp again.
 fn still_hold(guard: &Guard<'_>, keys: &[Key<'_>], stamps: &[Stamp]) -> Result<bool, Error> {
     let mut looked_at = HashSet::new();
     for (key, stamp) in keys.iter().zip(stamps) {
@@ -169,7 +174,7 @@ pub(crate) fn computed_at_once(
     several_at_once(ctx, guard, |ctx, _, found| run(ctx, found))
 }
 
-/// One run without locks, or a part of it. False: it was in vain.
+/// Makes one run without locks, or a part of it. Returns false if the run was in vain.
 fn compute(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -216,12 +221,12 @@ fn compute(
     Ok(done)
 }
 
-/// Memory of all that is suspended in a thread.
+/// Maximum memory of all that is suspended in a thread.
 fn bytes_max(ctx: &mut Context<'_>) -> usize {
     ctx.local.config(ctx.shared).scripts.memory_bytes
 }
 
-/// Keeps the progress of a part, if there is memory for it (interpreters::S4). Else the command
+/// Keeps the progress of a part, if there is memory for it (interpreters::S4). If not, the command
 /// begins again when there is some.
 fn keep(ctx: &mut Context<'_>, progress: Progress) {
     let (client, bytes_max) = (ctx.client.id(), bytes_max(ctx));
@@ -233,7 +238,7 @@ fn keep(ctx: &mut Context<'_>, progress: Progress) {
     }
 }
 
-/// Makes the writes if no key has changed since its stamp; else false.
+/// Makes the writes and returns true if no key has changed since its stamp; else returns false.
 fn write_unchanged(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,

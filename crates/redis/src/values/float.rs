@@ -1,7 +1,7 @@
 //! Floating-point numbers of `INCRBYFLOAT`.
 //!
-//! Decimal texts are added exactly where they fit (17 digits after the point, about 10^21 before
-//! it). So there is none of the rounding noise of Redis's `long double`. Larger or finer numbers
+//! Decimal texts are added exactly if they fit (17 digits after the point, about 10^21 before it).
+//! So the sums have none of the rounding errors of Redis's `long double`. Larger or finer numbers
 //! are added as `f64`.
 
 use duramen_wire::resp::number::parse_double;
@@ -15,9 +15,9 @@ const TEXT_BYTES_MAX: usize = 5 * 1024;
 /// A number from a value or an argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Float {
-    /// In units of 10^-17, exact.
+    /// The number in units of 10^-17, exactly.
     Fixed(i128),
-    /// Too large or too fine for `Fixed`.
+    /// A number that is too large or too fine for `Fixed`.
     Binary(f64),
 }
 
@@ -41,7 +41,7 @@ impl Float {
     pub(crate) fn value(self) -> f64 {
         match self {
             Float::Fixed(units) => {
-                // Converted through its text, so that it is rounded once.
+                // The number is converted through its text, so that it is rounded once.
                 let mut text = Vec::new();
                 write_fixed(units, &mut text);
                 let text = std::str::from_utf8(&text).ok();

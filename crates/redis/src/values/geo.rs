@@ -182,10 +182,10 @@ struct Search {
     with_hashes: bool,
     with_places: bool,
     order: Option<Order>,
-    /// 0: all.
+    /// Maximum results; 0: all.
     count: usize,
     any: bool,
-    /// Distances are stored instead of geohashes.
+    /// Whether distances are stored instead of geohashes.
     stores_distances: bool,
     stores: bool,
 }
@@ -208,7 +208,7 @@ impl Default for Search {
     }
 }
 
-/// A length in a unit; metres.
+/// Parses a length in a unit; returns the metres of the length and of the unit.
 fn parse_length(text: &[u8], unit: &[u8], what: &'static str) -> Result<(f64, f64), Failure> {
     let length = zset::parse_score(text).ok_or(Failure::Text(match what {
         "radius" => "ERR need numeric radius",
@@ -228,11 +228,11 @@ fn parse_length(text: &[u8], unit: &[u8], what: &'static str) -> Result<(f64, f6
 /// The family of a search command: it decides which arguments there are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// Around a place, in arguments 2 and 3.
+    /// The search is around a place, in arguments 2 and 3.
     Place {
         stores: bool,
     },
-    /// Around a member, argument 2.
+    /// The search is around a member, argument 2.
     Member {
         stores: bool,
     },
@@ -240,7 +240,7 @@ enum Form {
     SearchStore,
 }
 
-/// The place of a member; without a set there is nothing to find, and any place will do.
+/// The place of a member. Without a set there is nothing to find, and any place will do.
 fn place_of(set: Option<&Sorted<'_>>, member: &[u8]) -> Result<Place, Failure> {
     let missing = Failure::Text("ERR could not decode requested zset member");
     match set {
@@ -252,7 +252,7 @@ fn place_of(set: Option<&Sorted<'_>>, member: &[u8]) -> Result<Place, Failure> {
 }
 
 impl Search {
-    /// Parses a request, in the order in which Redis finds its errors. `set`: the one that is
+    /// Parses a request, in the order in which Redis finds its errors. `set`: the set that is
     /// searched, if it exists.
     fn of(ctx: &Context<'_>, form: Form, set: Option<&Sorted<'_>>) -> Result<Search, Failure> {
         let mut search = Search {

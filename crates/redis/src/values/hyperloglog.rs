@@ -70,7 +70,8 @@ pub(crate) fn pfadd(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     ctx.reply.integer(changed.into())
 }
 
-/// A request may name a key any number of times: after the first time it adds nothing.
+/// The union of the HyperLogLogs. A request may name a key any number of times: after the first
+/// time the key adds nothing.
 fn merged(found: &[Option<Object<'_>>]) -> Result<Log, Failure> {
     let mut found = found.iter().copied();
     let mut result = log(found.next().flatten())?;

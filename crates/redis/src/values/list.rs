@@ -155,7 +155,7 @@ pub(crate) fn llen(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     ctx.reply.integer(count as i64)
 }
 
-/// The position that an index means, which counts from the end if negative.
+/// The position that an index stands for; a negative index counts from the end.
 fn place(index: i64, len: usize) -> Option<usize> {
     let len_signed = i64::try_from(len).ok()?;
     let at = if index < 0 {
@@ -304,9 +304,9 @@ pub(crate) fn lrem(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 /// The options of LPOS.
 struct Search {
     rank: i64,
-    /// `None`: only the first one; 0: all.
+    /// The number of wanted positions; `None`: only the first one; 0: all.
     wanted: Option<usize>,
-    /// 0: the whole list is searched.
+    /// Maximum number of compared elements; 0: the whole list is searched.
     compared_max: usize,
 }
 
@@ -393,8 +393,8 @@ fn move_item(ctx: &mut Context<'_>, guard: &mut Guard<'_>, from: End, to: End) -
     }
 }
 
-/// Moves one element from argument 1 to argument 2, and replies with it; false: there is none, or
-/// it may not be taken, as `may_take` says of the first key.
+/// Moves one element from argument 1 to argument 2, and replies with it. Returns false if there is
+/// none, or if it may not be taken; `may_take` says so for the first key.
 pub(crate) fn try_move(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -460,8 +460,8 @@ pub(crate) fn lmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 }
 
 /// Takes up to `wanted` elements of the first list that has some, and lets `write` reply with its
-/// key and them; false: no list has elements, or none that may be taken, as `may_take` says of each
-/// key.
+/// key and the elements. Returns false if no list has elements that may be taken; `may_take` says
+/// for each key whether they may.
 pub(crate) fn take_first(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,

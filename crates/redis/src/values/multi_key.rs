@@ -1,8 +1,8 @@
 //! Commands over several keys at one instant: MGET, EXISTS, TOUCH, MSET, MSETNX, DEL.
 //!
 //! Writers lock their keys. Readers read twice instead: if no object version changed between the
-//! two readings, all values existed together at the moment between. If that fails repeatedly, the
-//! reader locks the keys too.
+//! two readings, all values were there together at the moment between them. If that fails
+//! repeatedly, the reader locks the keys too.
 
 use crate::command::cold;
 use crate::command::context::{Context, Done};
@@ -65,8 +65,8 @@ pub(crate) fn exists(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     ctx.reply.integer(count)
 }
 
-/// Shows the value that every key had at one moment, each with its number; shows all of them again,
-/// from number 0, if a value changed meanwhile.
+/// Passes to `show` the value that every key had at one moment, each with the key's number. If a
+/// value changed meanwhile, passes all of them again, from number 0.
 fn read_at_once(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -114,7 +114,7 @@ enum KeyState<'g> {
     Torn,
 }
 
-/// Shows all values; notes the state of each key in `observed`.
+/// Passes all values to `show`; notes the state of each key in `observed`.
 fn read_all<'g>(
     ctx: &mut Context<'_>,
     guard: &'g Guard<'_>,
@@ -159,7 +159,7 @@ fn still_holds(
     for (key, observed) in ctx.request.keys(ctx.table).zip(observed) {
         let then = match observed {
             KeyState::Present(seen, _) if seen.is_unchanged() => continue,
-            // A cleaner may have moved it: then its version is the same.
+            // A cleaner may have moved the object: its version is then the same.
             KeyState::Present(_, version) => Stamp::Present { version: *version },
             KeyState::Absent(stamp) => *stamp,
             KeyState::Torn => return Ok(false),
@@ -174,7 +174,7 @@ fn still_holds(
 pub(crate) fn mset(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     check_pairs(ctx)?;
     if ctx.request.hashes.len() == 1 {
-        // Within the guard of other requests, which locks no keys.
+        // The command runs within the guard of other requests, which locks no keys.
         let key = ctx.key();
         let outcome = guard.write(key.table, key.hash, key.bytes, ctx.arg(2), None)?;
         ctx.notify_change(SET, key.bytes, outcome);

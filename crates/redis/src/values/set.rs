@@ -1,4 +1,4 @@
-//! Sets.
+//! Sets: members, their combinations, random members.
 
 use super::collection::{
     self, Write, at_once, change, encoded, parse_count, parse_keys, parse_random_count,
@@ -118,7 +118,7 @@ pub(crate) fn smismember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     Ok(())
 }
 
-/// Replies with so many members, as a set.
+/// Replies with a number of members, as a set.
 fn write_members<'m>(
     ctx: &mut Context<'_>,
     number: usize,
@@ -233,8 +233,8 @@ enum Operation {
     Difference,
 }
 
-/// Members that a result may have: a stored one as many as a collection has; a reply as many as fit
-/// into the output, each with 7 bytes at least.
+/// Fails if a result may not have so many members. A stored result may have as many as a
+/// collection, and a reply as many as fit into the output, with at least 7 bytes for each.
 pub(crate) fn check_result(ctx: &Context<'_>, stores: bool, members: usize) -> Done {
     match stores {
         true if members > COLLECTION_ELEMENTS_MAX => Err(duramen_types::Error::Full.into()),
@@ -243,11 +243,12 @@ pub(crate) fn check_result(ctx: &Context<'_>, stores: bool, members: usize) -> D
     }
 }
 
-/// So many elements are combined between two looks at the clock: some 50 µs.
+/// Elements that are combined between two looks at the clock: some 50 µs.
 const LOOK_EVERY: usize = 2_048;
 
-/// Combines one source after the other, since there may be many, as far as a part of the command
-/// goes (computed::C2). True: all of them; else `progress` has what is done.
+/// Combines one source after the other, since there may be many, until the time of the command's
+/// part is over (computed::C2). Returns true if all are combined; else `progress` has the result so
+/// far.
 fn combined(
     ctx: &Context<'_>,
     operation: Operation,
@@ -317,7 +318,7 @@ fn combined(
     Ok(true)
 }
 
-/// Combines sets, as far as a part of the command goes, and `ends` with the result.
+/// Combines sets in a part of the command. When all are combined, `ends` gets the result.
 fn combine_then(
     ctx: &mut Context<'_>,
     operation: Operation,
@@ -383,7 +384,7 @@ pub(crate) fn sdiffstore(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     combine_into(ctx, guard, Operation::Difference)
 }
 
-/// The LIMIT of SINTERCARD and ZINTERCARD after their keys; 0: none.
+/// Parses the LIMIT of SINTERCARD and ZINTERCARD after their keys; 0: there is none.
 pub(crate) fn parse_limit(ctx: &Context<'_>, from: usize) -> Result<usize, Failure> {
     let (mut limit, mut rest) = (0, ctx.request.args.skip(from).into_iter());
     while let Some(option) = rest.next() {

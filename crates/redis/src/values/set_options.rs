@@ -9,9 +9,9 @@ pub(crate) enum When<'a> {
     Always,
     Absent,
     Present,
-    /// The key's value is exactly this one.
+    /// The write needs a key with exactly this value.
     Equals(&'a [u8]),
-    /// There is no value, or another one.
+    /// The write needs a key without a value, or with another one.
     Differs(&'a [u8]),
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Expiry<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unit {
     pub(crate) seconds: bool,
-    /// Since the Unix epoch; otherwise since now.
+    /// Whether the time counts since the Unix epoch, not since now.
     pub(crate) absolute: bool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct SetOptions<'a> {
 }
 
 impl When<'_> {
-    /// Whether it depends on the value.
+    /// Whether the condition depends on the value.
     pub(crate) fn compares(&self) -> bool {
         matches!(self, When::Equals(_) | When::Differs(_))
     }
@@ -172,7 +172,7 @@ pub(crate) fn expiry_ms(
     when_ms(unit, given, now_ms, command).map(i64::unsigned_abs)
 }
 
-/// As [`expiry_ms`]; may be in the past, even before the epoch.
+/// As [`expiry_ms`]; the time may be in the past, even before the epoch.
 pub(crate) fn when_ms(unit: Unit, given: i64, now_ms: u64, command: &str) -> Result<i64, Failure> {
     let invalid = || invalid_expiry(command);
     let given_ms = if unit.seconds {

@@ -38,13 +38,13 @@ pub(crate) const COMMANDS: &[Spec] = &[
 
 /// Maximum growth of a stream's head, and of a group or a consumer without its name.
 pub(super) const STREAM_BYTES: usize = 128;
-/// A pending entry of a stream, and what it may add to the one behind it.
+/// Maximum bytes of a pending entry of a stream, with those that it may add to the next one.
 pub(super) const PENDING_BYTES: usize = 56;
-/// Least bytes of an entry of a stream, or of one that is pending.
+/// Minimum bytes of an entry of a stream, or of a pending entry.
 const ENTRY_BYTES: usize = 5;
 
-/// The growth of a stream of `bytes` by as many pending entries as COUNT says, or as there may be.
-/// `from`: the first option.
+/// The growth of a stream of `bytes` by pending entries: as many as COUNT says, or as there may be.
+/// `from`: the position of the first option.
 pub(super) fn pending_bytes(args: &Args<'_>, from: usize, bytes: usize) -> usize {
     let all = bytes / ENTRY_BYTES;
     let mut most = all;
@@ -53,7 +53,7 @@ pub(super) fn pending_bytes(args: &Args<'_>, from: usize, bytes: usize) -> usize
         at += match option.to_ascii_lowercase().as_slice() {
             b"count" => {
                 let count = growth::index(args, at + 1);
-                // The last one counts.
+                // If COUNT is given more than once, the last one counts.
                 most = if count > 0 { all.min(count) } else { all };
                 2
             }
@@ -70,16 +70,16 @@ pub(crate) const fn event(name: &'static str) -> EventName {
     (EventClasses::STREAM, name)
 }
 
-/// A consumer is there for the first time.
+/// The event of a consumer that is made.
 pub(crate) const CONSUMER_MADE: EventName = event("xgroup-createconsumer");
 
 const INVALID_ID: Failure =
     Failure::Text("ERR Invalid stream ID specified as stream command argument");
-/// Longer texts are no ids in Redis.
+/// Maximum bytes of an id: in Redis longer texts are no ids.
 const ID_BYTES_MAX: usize = 127;
-/// Nodes whose entries `~` removes at most without LIMIT.
+/// Maximum nodes whose entries `~` removes without LIMIT.
 const NODES_MAX: usize = 100;
-/// Maximum of these entries.
+/// Maximum entries that `~` removes without LIMIT.
 const LIMIT_MAX: usize = 1_000_000;
 
 /// A part of an id, as `strtoull` reads it.
@@ -91,7 +91,7 @@ fn parse_part(text: &[u8]) -> Option<u64> {
     is_number.then(|| digits.parse().ok())?
 }
 
-/// An id. `missing`: its number, if only the milliseconds are given.
+/// Parses an id. `missing`: the id's number, if only the milliseconds are given.
 pub(crate) fn parse_id(text: &[u8], missing: u64) -> Result<Id, Failure> {
     if text.len() > ID_BYTES_MAX {
         return Err(INVALID_ID);
@@ -105,7 +105,7 @@ pub(crate) fn parse_id(text: &[u8], missing: u64) -> Result<Id, Failure> {
     Ok(Id { ms, seq })
 }
 
-/// An id, or `-` and `+` for the first and the last that there can be.
+/// Parses an id, or `-` and `+` for the lowest and the highest id that there can be.
 pub(crate) fn parse_any_id(text: &[u8], missing: u64) -> Result<Id, Failure> {
     match text {
         b"-" => Ok(Id::MIN),
@@ -114,7 +114,7 @@ pub(crate) fn parse_any_id(text: &[u8], missing: u64) -> Result<Id, Failure> {
     }
 }
 
-/// The lower end of a range, included; `(` excludes it.
+/// Parses the lower end of a range. The id is included, unless `(` excludes it.
 pub(crate) fn parse_start(text: &[u8]) -> Result<Id, Failure> {
     match text {
         [b'(', rest @ ..] if !rest.is_empty() => parse_id(rest, 0)?
@@ -124,7 +124,7 @@ pub(crate) fn parse_start(text: &[u8]) -> Result<Id, Failure> {
     }
 }
 
-/// The upper end of a range, included; `(` excludes it.
+/// Parses the upper end of a range. The id is included, unless `(` excludes it.
 pub(crate) fn parse_end(text: &[u8]) -> Result<Id, Failure> {
     match text {
         [b'(', rest @ ..] if !rest.is_empty() => parse_id(rest, u64::MAX)?
@@ -134,7 +134,7 @@ pub(crate) fn parse_end(text: &[u8]) -> Result<Id, Failure> {
     }
 }
 
-/// The ids in all arguments from `from` on.
+/// Parses the ids in all arguments from `from` on.
 pub(crate) fn parse_ids(ctx: &Context<'_>, from: usize) -> Result<Vec<Id>, Failure> {
     let ids = ctx.request.args.skip(from).into_iter();
     ids.map(|text| parse_id(text, 0)).collect()
@@ -171,7 +171,7 @@ pub(crate) fn write_entries(
     Ok(())
 }
 
-/// The id that XADD is given.
+/// The id that a request of XADD gives.
 #[derive(Clone, Copy)]
 enum NewId {
     /// `*`
@@ -184,16 +184,16 @@ enum NewId {
 /// The options of XADD and XTRIM.
 struct Options {
     trim: Option<Trim>,
-    /// `None`: exactly.
+    /// How roughly entries are removed; `None`: exactly.
     rough: Option<Rough>,
     only_present: bool,
     id: NewId,
-    /// The first argument behind the options and the id.
+    /// The position of the first argument behind the options and the id.
     next: usize,
 }
 
-/// The threshold of MAXLEN or MINID in the arguments from `at` on, whether `~` is before it, and
-/// the next argument.
+/// Parses the threshold of MAXLEN or MINID in the arguments from `at` on. Returns it, whether `~`
+/// is before it, and the position of the next argument.
 fn parse_trim(
     ctx: &Context<'_>,
     at: usize,
@@ -222,7 +222,7 @@ fn parse_new_id(text: &[u8]) -> Result<NewId, Failure> {
     }
 }
 
-/// Parses XADD, which ends with an id, or XTRIM.
+/// Parses the options of XADD, which end with an id, or of XTRIM.
 fn parse(ctx: &Context<'_>, adds: bool) -> Result<Options, Failure> {
     let (mut trim, mut is_rough, mut limit) = (None, false, None);
     let (mut only_present, mut id, mut at) = (false, NewId::Any, 2);
@@ -266,7 +266,7 @@ fn parse(ctx: &Context<'_>, adds: bool) -> Result<Options, Failure> {
     })
 }
 
-/// `limit`: LIMIT, if it was given; 0: there is none.
+/// The roughness of a trim by `~`. `limit`: LIMIT, if it was given; 0: there is no limit.
 fn rough(ctx: &Context<'_>, limit: Option<usize>) -> Rough {
     let entries = ctx.shared.settings.encodings().stream_node_entries();
     let limit = limit.unwrap_or(entries.saturating_mul(NODES_MAX).min(LIMIT_MAX));
@@ -276,7 +276,7 @@ fn rough(ctx: &Context<'_>, limit: Option<usize>) -> Rough {
     }
 }
 
-/// Which options of XADD and XTRIM go together.
+/// Checks which options of XADD and XTRIM may be given together.
 fn check(adds: bool, trims: bool, is_rough: bool, limit: Option<usize>) -> Done {
     let why = match limit {
         Some(1..) if !trims => "LIMIT cannot be used without specifying a trimming strategy",
@@ -390,7 +390,7 @@ pub(crate) fn xlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     ctx.reply.integer(len as i64)
 }
 
-/// The COUNT of XRANGE; `None` without one.
+/// Parses the COUNT of XRANGE; `None` without one.
 fn parse_count(ctx: &Context<'_>) -> Result<Option<usize>, Failure> {
     let (mut count, mut rest) = (None, ctx.request.args.skip(4).into_iter());
     while let Some(option) = rest.next() {

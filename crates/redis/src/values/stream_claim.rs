@@ -29,9 +29,9 @@ pub(crate) const COMMANDS: &[Spec] = &[
         .tips(&["nondeterministic_output"]),
 ];
 
-/// Entries that XAUTOCLAIM claims at most without COUNT.
+/// Maximum entries that XAUTOCLAIM claims without COUNT.
 const COUNT_DEFAULT: usize = 100;
-/// It looks at this many pending entries for each that it may claim.
+/// XAUTOCLAIM looks at this many pending entries for each entry that it may claim.
 const ATTEMPTS_FACTOR: usize = 10;
 
 /// How entries are claimed.
@@ -41,10 +41,10 @@ struct Claim<'a> {
     /// The new time of delivery; `None`: now.
     delivered_at_ms: Option<u64>,
     deliveries: Option<u64>,
-    /// Also entries that are not pending.
+    /// Whether entries that are not pending are claimed too.
     forces: bool,
     only_ids: bool,
-    /// The group's last id becomes at least this.
+    /// The lowest last id that the group has after the claim.
     last: Id,
 }
 
@@ -54,7 +54,7 @@ fn parse_least_idle(ctx: &Context<'_>) -> Result<i64, Failure> {
     Ok(parse_integer(ctx.arg(4)).ok_or_else(wrong)?.max(0))
 }
 
-/// A time of delivery that is before 1970 or not yet counts as now.
+/// The time of a delivery. A time before 1970 or in the future counts as now.
 fn past(time_ms: i64, now_ms: u64) -> u64 {
     let time_ms = u64::try_from(time_ms).unwrap_or(now_ms);
     time_ms.min(now_ms)
@@ -123,7 +123,8 @@ struct Claimer<'c> {
 }
 
 impl Claimer<'_> {
-    /// Gives a pending entry to the consumer; false if it is not idle for long enough.
+    /// Gives a pending entry to the consumer; returns false if the entry is not idle for long
+    /// enough.
     fn take(&self, pending: &mut Pending, is_new: bool) -> bool {
         let claim = self.claim;
         let needs_idle = !is_new && claim.least_idle_ms > 0;
@@ -142,7 +143,7 @@ impl Claimer<'_> {
     }
 }
 
-/// Claimed entries; the ids of those that exist no more; where to go on.
+/// The claimed entries, the ids of entries that do not exist any more, and the place to go on from.
 #[derive(Default)]
 struct Claimed<'s> {
     entries: Vec<Entry<'s>>,
@@ -231,8 +232,8 @@ fn claim_from<'s>(
     Ok(claimed)
 }
 
-/// Claims in the stream under argument 1, and replies. `run` claims, and `write` replies with what
-/// it claimed.
+/// Claims entries in the stream under argument 1, and replies. `run` claims, and `write` replies
+/// with the claimed entries.
 fn claim(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -317,7 +318,7 @@ fn write_claimed(
 
 pub(crate) fn xclaim(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let parsed = parse(ctx, guard.now_ms());
-    // The group is looked for before the arguments are.
+    // As in Redis, the group is checked before the arguments are.
     let (ids, options) = match parsed {
         Ok(parsed) => parsed,
         Err(failure) => {

@@ -72,7 +72,7 @@ pub(crate) fn position(groups: &[Group<'_>], name: &[u8]) -> Option<usize> {
     groups.iter().position(|group| group.name == name)
 }
 
-/// The options of XGROUP CREATE and SETID: MKSTREAM, and the number of entries read.
+/// Parses the options of XGROUP CREATE and SETID: MKSTREAM, and the number of entries read.
 fn parse_options(ctx: &Context<'_>, creates: bool) -> Result<(bool, Option<u64>), Failure> {
     let (mut makes, mut entries_read, mut rest) =
         (false, None, ctx.request.args.skip(5).into_iter());
@@ -122,7 +122,7 @@ pub(crate) fn create(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     ctx.reply.ok()
 }
 
-/// A change of the group in argument 3 of the stream under the request's key: a function of the
+/// Changes the group in argument 3 of the stream under the request's key, by a function of the
 /// stream and its groups, which gets the position of the group.
 fn change_group<T>(
     ctx: &mut Context<'_>,
@@ -261,7 +261,7 @@ struct Range<'a> {
     consumer: Option<&'a [u8]>,
 }
 
-/// `None`: the summary is wanted.
+/// Parses the range of XPENDING; `None`: the summary is wanted.
 fn parse_range<'a>(ctx: &Context<'a>) -> Result<Option<Range<'a>>, Failure> {
     let number = |at: usize| parse_integer(ctx.arg(at)).ok_or(NOT_AN_INTEGER);
     let (mut at, mut least_idle_ms) = (3, 0);
@@ -286,7 +286,7 @@ fn parse_range<'a>(ctx: &Context<'a>) -> Result<Option<Range<'a>>, Failure> {
     }))
 }
 
-/// How long ago it was delivered; negative if the clock went back.
+/// How long ago an entry was delivered; negative if the clock went back.
 pub(crate) fn idle_ms(pending: &Pending, now_ms: u64) -> i64 {
     now_ms.wrapping_sub(pending.delivered_at_ms) as i64
 }

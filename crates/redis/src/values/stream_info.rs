@@ -97,7 +97,7 @@ pub(crate) fn consumers(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     Ok(())
 }
 
-/// `None`: without FULL; otherwise the COUNT.
+/// Parses FULL and its COUNT; `None` without FULL.
 fn parse_full(ctx: &Context<'_>) -> Result<Option<usize>, Failure> {
     let (full, count) = (ctx.arg(3), ctx.arg(4));
     match ctx.request.args.len() {

@@ -1,7 +1,8 @@
-//! XREAD and XREADGROUP: entries behind an id, of several streams at one instant.
+//! XREAD and XREADGROUP: the entries behind an id, of several streams at one instant.
 //!
-//! - R1: a consumer that asks in vain is written only if it is new, or was seen long ago: its
-//!   group is a part of the stream's value, and asking often must not write that often.
+//! - R1: if there is nothing for a consumer, its request is written only if the consumer is new, or
+//!   was seen long ago: the group is a part of the stream's value, which must not be written as
+//!   often as consumers ask.
 
 use super::blocking::{WaitFor, take_or_wait};
 use super::collection::{Root, Write, at_once, awaited, typed};
@@ -27,7 +28,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
             .differs("With `BLOCK`, a new consumer is made when it is given an entry; a removed stream or group is noticed at the next write."),
 ];
 
-/// R1: the time for which a consumer's last request may be too old.
+/// The time for which the noted time of a consumer's last request may be too old (R1).
 pub(crate) const SEEN_STEP_MS: u64 = 10_000;
 /// The shortest reply for an entry, in bytes. The item that is held for it takes twice as many.
 const ITEM_BYTES: usize = 24;
@@ -35,12 +36,12 @@ const ITEM_BYTES: usize = 24;
 /// The options of XREAD and XREADGROUP.
 struct Options<'a> {
     count: usize,
-    /// `None`: without BLOCK; 0: for ever.
+    /// The time of BLOCK; `None` without BLOCK; 0: for ever.
     block_ms: Option<u64>,
     /// Names of the group and the consumer.
     group: Option<(&'a [u8], &'a [u8])>,
     without_pending: bool,
-    /// The first key's argument, and the number of keys.
+    /// The position of the first key, and the number of keys.
     keys: (usize, usize),
 }
 
@@ -126,8 +127,8 @@ fn unbalanced(in_group: bool) -> Failure {
     text.into()
 }
 
-/// Fails if the reply to so many entries is longer than it may be: they are gathered before the
-/// first one is written.
+/// Fails if the reply to so many entries is longer than it may be: the entries are gathered before
+/// the first one is written.
 fn check_fits(reply: &Reply<'_>, entries: usize) -> Done {
     match entries * ITEM_BYTES <= reply.bytes_max() {
         true => Ok(()),
@@ -166,7 +167,7 @@ fn look_or_wait(
     take_or_wait(ctx, guard, &wait, |ctx, guard, _| look(ctx, guard))
 }
 
-/// An entry of the reply; without content if it was deleted.
+/// An entry of the reply: its id, and its content unless it was deleted.
 type Item<'s> = (Id, Option<Entry<'s>>);
 
 /// Replies with the entries of each stream, which is named by its argument.
@@ -200,7 +201,7 @@ fn write_found(ctx: &mut Context<'_>, found: &[(usize, &Stream<'_>, Vec<Item<'_>
     Ok(())
 }
 
-/// The ids of the reply begin behind this one.
+/// Parses an id: the reply begins behind it.
 fn parse_last(text: &[u8], stream: Option<&Stream<'_>>) -> Result<Id, Failure> {
     match text {
         b"$" => Ok(stream.map_or(Id::MIN, Stream::last)),
@@ -217,7 +218,7 @@ fn parse_last(text: &[u8], stream: Option<&Stream<'_>>) -> Result<Id, Failure> {
 
 pub(crate) fn xread(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let options = parse(ctx, false, guard.now_ms())?;
-    // `$` is the last id at the first look.
+    // `$` stands for the last id at the first look.
     let known = ctx.client.key_wait.get_mut();
     let mut last_ids = known.map_or_else(Vec::new, |wait| std::mem::take(&mut wait.last_ids));
     let done = look_or_wait(ctx, guard, options.block_ms, |ctx, guard| {
@@ -229,8 +230,8 @@ pub(crate) fn xread(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     done
 }
 
-/// The place in a stream from which a reader waits. Many wait from the same one, and only the first
-/// of them searches it.
+/// The place in a stream from which a reader waits. Many readers wait from the same place, and only
+/// the first of them searches it.
 fn place_of(
     ctx: &mut Context<'_>,
     key: &[u8],
@@ -258,8 +259,8 @@ fn place_of(
     Ok(place)
 }
 
-/// Replies with the entries behind `last_ids`, which come from the request if they are not known
-/// yet. Returns whether there were any.
+/// Replies with the entries behind `last_ids`, which are parsed from the request if they are not
+/// known yet. Returns whether there were any entries.
 fn read_behind(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -319,15 +320,16 @@ fn read_behind(
 /// A stream of XREADGROUP.
 struct Source<'f> {
     groups: Vec<Group<'f>>,
-    /// The position of the group among them.
+    /// The position of the group among the groups of the stream.
     group: usize,
-    /// Its value is written again.
+    /// Whether the value of the stream is written again.
     is_changed: bool,
-    /// The consumer is there for the first time.
+    /// Whether the consumer was made by this request.
     is_new: bool,
 }
 
-/// The wish of XREADGROUP: new entries, or its own pending ones behind an id.
+/// The entries that a request of XREADGROUP wants: new ones, or the consumer's own pending ones
+/// behind an id.
 #[derive(Clone, Copy)]
 enum Wanted {
     New,
@@ -347,14 +349,14 @@ fn parse_wanted(text: &[u8]) -> Result<Wanted, Failure> {
             Err(text.into())
         }
         _ => match parse_id(text, 0)? {
-            Id::MAX => Ok(Wanted::New), // as in Redis, where that stands for it
+            Id::MAX => Ok(Wanted::New), // as in Redis, where this id stands for `>`
             id => Ok(Wanted::Pending(id)),
         },
     }
 }
 
 impl Source<'_> {
-    /// The group, and its consumer's place in it: it asks now.
+    /// Finds the group, and the consumer's place in it; notes that the consumer asks now.
     fn asked<'s, 'f>(
         source: &'s mut Source<'f>,
         consumer: &'f [u8],
@@ -372,7 +374,7 @@ impl Source<'_> {
     }
 }
 
-/// Gives a consumer what it wants; `None`: there is nothing.
+/// Gives a consumer the entries that it wants; `None`: there are none.
 fn take<'s, 'f>(
     stream: &'s Stream<'f>,
     source: &mut Source<'f>,
@@ -439,7 +441,8 @@ fn no_group(key: &[u8], group: &[u8]) -> Failure {
     text.into()
 }
 
-/// The streams of XREADGROUP, each once, with its group; and which of them each key stands for.
+/// The streams of XREADGROUP, each once, with its group, and for each key the position of its
+/// stream.
 type Sources<'f> = (Vec<(usize, Stream<'f>, Source<'f>)>, Vec<usize>);
 
 fn sources<'f>(
@@ -482,7 +485,7 @@ pub(crate) fn xreadgroup(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     })
 }
 
-/// Gives entries to the consumer, and replies. Returns whether there were any.
+/// Gives entries to the consumer, and replies. Returns whether there were any entries.
 fn give(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,

@@ -64,7 +64,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
             .differs("Adds decimal numbers exactly; beyond the range of a double it is an error."),
 ];
 
-/// SET reads the key if it returns the value or compares it.
+/// The access of SET: it reads the key if it returns the value or compares it.
 fn set_access(args: &Args<'_>) -> KeyAccess {
     let mut options = args.skip(3).into_iter();
     let reads = |option: &[u8]| {
@@ -77,7 +77,7 @@ fn set_access(args: &Args<'_>) -> KeyAccess {
     }
 }
 
-/// A SET without options has its effect if it runs.
+/// Plans a SET. Without options it has its effect for certain if it runs.
 fn plan_set<'k>(planner: &mut Planner<'_, '_, 'k>, planned: &Planned<'_, 'k>) {
     let (table, key) = (planned.table, planned.arg(1));
     let bytes = growth::given(planned.args);
@@ -87,7 +87,7 @@ fn plan_set<'k>(planner: &mut Planner<'_, '_, 'k>, planned: &Planned<'_, 'k>) {
     }
 }
 
-/// The length of a value behind SETRANGE.
+/// The length of a value after SETRANGE.
 fn with_range(args: &Args<'_>, bytes: usize) -> usize {
     let end = growth::index(args, 2).saturating_add(args.get(3).map_or(0, <[u8]>::len));
     bytes.max(end)
@@ -150,7 +150,7 @@ pub(crate) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     }
 }
 
-/// A `SET` that needs the former value or its expiry.
+/// Runs a `SET` that needs the former value or its expiry.
 fn set_with_old(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -253,7 +253,7 @@ pub(crate) fn getdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     replace(ctx, guard, Decision::Remove)
 }
 
-/// DELIFEQ key value: so that a lock is released by its owner alone, without a script.
+/// DELIFEQ key value: lets only the owner of a lock release it, without a script.
 pub(crate) fn delifeq(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let (key, expected) = (ctx.key(), ctx.arg(2));
     let mut equal = Ok(false);

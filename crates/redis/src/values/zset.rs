@@ -49,8 +49,8 @@ pub(crate) const COMMANDS: &[Spec] = &[
             .differs("Everything in one step, with cursor 0.").tips(&["nondeterministic_output"]),
 ];
 
-/// The growth by scores and members in turn at the end of a request; options are before them.
-/// `adds`: the scores are added to those of the set, and a sum may be longer than both.
+/// The growth by scores and members in turn at the end of a request, behind its options. `adds`:
+/// the scores are added to those of the set, and a sum may be longer than both.
 fn scored_bytes(args: &Args<'_>, adds: bool) -> usize {
     let is_incr = |arg: &[u8]| arg.eq_ignore_ascii_case(b"incr");
     let adds = adds || args.skip(2).into_iter().any(is_incr);
@@ -103,7 +103,7 @@ pub(crate) fn write_scored(
     }
 }
 
-/// The members of a range, owned.
+/// The members of a range, copied.
 fn owned(members: &[(Text<'_>, f64)]) -> Scored {
     let member = |(member, score): &(Text<'_>, f64)| (member.bytes().to_vec(), *score);
     members.iter().map(member).collect()
@@ -120,7 +120,7 @@ pub(crate) struct AddOptions {
     pub(crate) increment: bool,
 }
 
-/// Parses options; returns the argument number of the first score too.
+/// Parses options; returns the position of the first score too.
 fn parse_add(ctx: &Context<'_>) -> Result<(AddOptions, usize), Failure> {
     let (mut options, mut at) = (AddOptions::default(), 2);
     while let Some(option) = ctx.request.args.get(at) {
@@ -163,7 +163,7 @@ fn parse_add(ctx: &Context<'_>) -> Result<(AddOptions, usize), Failure> {
 pub(crate) struct Added {
     added: i64,
     updated: i64,
-    /// The last score that was set; `None`: a condition did not hold.
+    /// The last score that was set; `None` if a condition did not hold.
     score: Option<f64>,
 }
 
@@ -414,7 +414,7 @@ pub(crate) fn zpopmax(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     pop(ctx, guard, true)
 }
 
-/// `MIN` or `MAX`: whether it is the latter.
+/// Parses `MIN` or `MAX`; returns whether it is `MAX`.
 pub(crate) fn parse_side(text: &[u8]) -> Result<bool, Failure> {
     match text {
         side if side.eq_ignore_ascii_case(b"min") => Ok(false),
@@ -435,8 +435,8 @@ pub(crate) fn zmpop(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 }
 
 /// Takes up to `wanted` members with the highest or lowest scores of the first sorted set that has
-/// some, and lets `write` reply with its key and them; false: no set has members, or none that may
-/// be taken, as `may_take` says of each key.
+/// some, and lets `write` reply with its key and the members. Returns false if no set has members
+/// that may be taken; `may_take` says for each key whether they may.
 pub(crate) fn take_first(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,

@@ -47,11 +47,11 @@ enum Aggregate {
 impl Aggregate {
     fn of(self, a: f64, b: f64) -> f64 {
         match self {
-            // The first of equal ones: -0 equals 0.
+            // Of equal scores the first one counts: -0 equals 0.
             Aggregate::Min if b < a => b,
             Aggregate::Max if b > a => b,
             Aggregate::Min | Aggregate::Max => a,
-            // Of infinity and minus infinity.
+            // The sum of infinity and minus infinity is 0.
             Aggregate::Sum if (a + b).is_nan() => 0.0,
             Aggregate::Sum => a + b,
         }
@@ -60,13 +60,13 @@ impl Aggregate {
 
 struct Query {
     operation: Operation,
-    /// One for each source.
+    /// The weights, one for each source.
     weights: Vec<f64>,
     aggregate: Aggregate,
     with_scores: bool,
 }
 
-/// The number of sources, in argument `at`.
+/// Parses the number of sources, in argument `at`.
 fn parse_sources(ctx: &Context<'_>, at: usize) -> Result<usize, Failure> {
     let name = ctx.request.spec.name;
     let too_few = format!("ERR at least 1 input key is needed for '{name}' command");
@@ -141,7 +141,7 @@ fn members(value: Option<&[u8]>) -> Result<usize, Failure> {
     Ok(value.map_or(Ok(0), |value| count(value, kind))?)
 }
 
-/// Redis looks at the sources before it looks at the options.
+/// Checks the types of the sources: Redis does so before it looks at the options.
 fn check_types(found: &[Option<Object<'_>>]) -> Done {
     for found in found {
         members(typed(*found)?)?;
@@ -151,7 +151,7 @@ fn check_types(found: &[Option<Object<'_>>]) -> Done {
 
 impl Query {
     /// Decodes one source after the other, since there may be many, in parts (computed::C2).
-    /// `progress`: the parts before.
+    /// `progress`: the result of the earlier parts.
     fn run<'g>(
         &self,
         ctx: &Context<'_>,
@@ -164,7 +164,7 @@ impl Query {
             let value = typed(*found)?;
             sources.push((members(value)?, value, *weight));
         }
-        // The order of sums, as in Redis.
+        // The sources are in the order of Redis, because the order decides how sums are rounded.
         if self.operation != Operation::Difference {
             sources.sort_by_key(|(members, ..)| *members);
         }
@@ -183,7 +183,8 @@ impl Query {
             if result.is_empty() && self.operation != Operation::Union {
                 break;
             }
-            // Behind a source that this part has combined: unpacking may have taken all its time.
+            // The clock is read after a source that this part has combined: unpacking may have
+            // taken all its time.
             if n > progress.done && part.is_over() {
                 return Ok(Combined::Part(n, result.pack()));
             }
@@ -233,7 +234,7 @@ impl Query {
         Ok(())
     }
 
-    /// Combines, as far as a part of the command goes, and `ends` with the result.
+    /// Combines sources in a part of the command. When all are combined, `ends` gets the result.
     fn run_then(
         &self,
         ctx: &mut Context<'_>,
@@ -251,7 +252,7 @@ impl Query {
 /// A combination of sorted sets.
 enum Combined<'g> {
     All(Sorted<'g>),
-    /// Of so many sources, packed.
+    /// The combination of the first so many sources, packed.
     Part(usize, Vec<u8>),
 }
 

@@ -51,7 +51,7 @@ enum By {
 /// The two ends of a range, the lower first.
 #[derive(Clone, Copy)]
 enum Ends<'a> {
-    /// From the first or, if reversed, from the last.
+    /// Ranks from the first member on or, if the range is reversed, from the last.
     Rank(i64, i64),
     Score(ScoreEnd, ScoreEnd),
     Member(LexEnd<'a>, LexEnd<'a>),
@@ -79,8 +79,8 @@ fn parse_score_end(text: &[u8]) -> Result<ScoreEnd, Failure> {
         [b'(', rest @ ..] => (true, rest),
         rest => (false, rest),
     };
-    // As C reads a number: blanks before it are left out, no text is 0, and what is too large is
-    // infinite.
+    // The number is read as C reads it: blanks before it are skipped, an empty text is 0, and a
+    // number that is too large is infinite.
     let score = match text {
         [] => Some(0.0),
         text => parse_double(text.trim_ascii_start()),
@@ -100,7 +100,8 @@ fn parse_lex_end(text: &[u8]) -> Result<LexEnd<'_>, Failure> {
     }
 }
 
-/// Parses the ends in two arguments; `reversed`: the upper end comes first, except of ranks.
+/// Parses the ends in two arguments. With `reversed` the upper end comes first, except in ranges of
+/// ranks.
 fn parse_ends<'a>(
     ctx: &Context<'a>,
     at: usize,
@@ -128,11 +129,12 @@ struct Query<'a> {
     ends: Ends<'a>,
     reversed: bool,
     with_scores: bool,
-    /// Members that are left out first, and the number of those after them; negative: all.
+    /// The number of members that are left out first, and the number of members after them;
+    /// negative: all.
     limit: Option<(i64, i64)>,
 }
 
-/// Kind and direction of a range; `None`: options say so.
+/// Kind and direction of a range; `None`: the options decide.
 #[derive(Clone, Copy)]
 struct Fixed {
     by: Option<By>,

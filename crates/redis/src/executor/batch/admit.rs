@@ -29,11 +29,11 @@ const WITHOUT_KEYS_MAX: usize = 1_024;
 
 pub(crate) enum Admitted {
     Run(Permit),
-    /// Queued or refused; the reply is written.
+    /// The request was queued or refused; the reply is written.
     Answered,
-    /// It is an attack: the connection must be closed.
+    /// The request is an attack: the connection must be closed.
     Attack,
-    /// It waits until this time, in milliseconds of the server's clock.
+    /// The request waits until this time, in milliseconds of the server's clock.
     Later {
         until_ms: u64,
     },
@@ -69,8 +69,8 @@ pub(crate) fn replies_by_messages(spec: &Spec) -> bool {
     spec.has(flag::PUBSUB) && spec.has(flag::SUBSCRIBED)
 }
 
-/// A client at the door: what decides whether its requests run, and the output for the replies to
-/// those that do not.
+/// A client whose request asks to run: the state that decides whether it runs, and the output for
+/// the reply if it does not.
 pub(super) struct Admission<'a> {
     shared: &'a Shared,
     local: &'a mut Local,
@@ -95,8 +95,8 @@ impl Turn<'_> {
 }
 
 impl Admission<'_> {
-    /// Decides whether a request runs. `place`: whether this server serves its keys. `hashes`:
-    /// those of its keys, or none.
+    /// Decides whether a request runs. `place`: whether this server serves its keys. `hashes`: the
+    /// hashes of its keys, or none.
     pub(crate) fn admit(
         &mut self,
         resolved: &Resolved,
@@ -139,7 +139,7 @@ impl Admission<'_> {
         match place {
             Ok(()) => {}
             Err(NotServed::Refused(text)) => return self.refuse(Some(spec), &text),
-            // EXEC will check again.
+            // The keys of a queued request may be served later: EXEC checks again.
             Err(NotServed::NotNow(_))
                 if self.client.in_multi() && !spec.has(flag::NEVER_QUEUED) => {}
             Err(NotServed::NotNow(text)) => match self.client.patience.waits_for_owner() {
@@ -176,7 +176,7 @@ impl Admission<'_> {
         if !self.client.parking.take_audited() && spec.is_audited(self.local.audited()) {
             audit::record(self.shared, self.client, spec, args, Outcome::Allowed);
         }
-        // EXEC feeds its own line.
+        // EXEC sends its own line to monitors.
         if self.shared.commands.gate() & global::MONITORED != 0
             && !self.client.parking.take_monitored()
             && !spec.has(flag::RUNS_QUEUE)
@@ -221,9 +221,9 @@ impl Admission<'_> {
         Admitted::Answered
     }
 
-    /// The end of the `CLIENT PAUSE` for which a request waits, if it does. The suspended run of an
-    /// EXEC that does is dropped, as that of a script is: its memory keeps nobody out
-    /// (interpreters::S4).
+    /// The end of the `CLIENT PAUSE` for which a request waits, if it does. If an EXEC waits for
+    /// one, its suspended run is dropped, as that of a script is: so its memory keeps no other
+    /// request out (interpreters::S4).
     fn waits_for_pause(&mut self, request: &Request<'_>) -> Option<u64> {
         let until_ms = pause::waits(&COMMANDS, request, self.shared, self.client);
         if until_ms.is_some()
@@ -237,7 +237,7 @@ impl Admission<'_> {
     }
 
     /// The time at which a request is shown again that waits for keys that another client has
-    /// reserved; `None`: it waits for none.
+    /// reserved; `None` if it waits for none.
     fn waits_for_reserved(&mut self, request: &Request<'_>) -> Option<u64> {
         let waits = self.shared.commands.gate() & global::RESERVED != 0
             && !self.client.key_wait.is_over(self.client.record())
@@ -245,8 +245,8 @@ impl Admission<'_> {
         waits.then(|| clock::now_ms() + AGAIN_MS)
     }
 
-    /// Whether a request would write to keys that another client has reserved. Scripts are stopped
-    /// when they commit, and commands that wait for elements when they find some.
+    /// Whether a request would write to keys that another client has reserved. Scripts look at
+    /// reservations when they commit, and commands that wait for elements when they find some.
     #[cold]
     fn writes_to_reserved(&mut self, request: &Request<'_>) -> bool {
         let (spec, shared, client) = (request.spec, self.shared, &mut *self.client);
@@ -348,9 +348,9 @@ fn is_attack(args: &Args<'_>) -> bool {
     name.eq_ignore_ascii_case(b"host:") || name.eq_ignore_ascii_case(b"post")
 }
 
-/// Whether a write to the keys of a request waits for another client's reservation. Once it does,
-/// it waits for that one alone (reserved::V3), and its keys are not compared again. `client`: the
-/// number of the request's client.
+/// Whether a write to the keys of a request waits for another client's reservation. Once the write
+/// waits, it waits for that reservation alone (reserved::V3), and its keys are not compared again.
+/// `client`: the number of the request's client.
 fn are_put_off(
     request: &Request<'_>,
     shared: &Shared,

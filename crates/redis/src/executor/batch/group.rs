@@ -286,7 +286,8 @@ impl Group {
                     return (at, Stop::Special);
                 }
                 if is_plain(&planned.resolved) {
-                    // It may change the level of the requests behind it: RESET, CONFIG SET.
+                    // The request may change the level of the requests behind it: RESET, CONFIG
+                    // SET.
                     settle_one(env, guard, turn.client);
                 }
                 let step = Step { planned, hashes };
@@ -313,8 +314,8 @@ impl Group {
         (at, Stop::AtEnd)
     }
 
-    /// The requests behind `at` in its turn run in the next round: this one may have taken long,
-    /// whatever the number of its keys.
+    /// Lets the requests behind `at` in its turn run in the next round: request `at` may have taken
+    /// long, whatever the number of its keys.
     fn halt(&self, turns: &mut [Turn<'_>], at: usize) {
         if let Some(planned) = self.planned.get(at)
             && let Some(turn) = turns.get_mut(planned.turn as usize)
@@ -374,7 +375,7 @@ impl Group {
     fn account(&self, env: &mut Environment<'_>, started: Instant, turns: &[Turn<'_>]) {
         let ran = self.ran;
         if ran == 0 {
-            // Steps may have run, of an EXEC that goes on.
+            // Steps of an EXEC that goes on may have run, and their time was noted.
             env.local.timing.take_timed_ns();
             return env.local.end_group(env.shared, Instant::now());
         }
@@ -415,7 +416,7 @@ fn run_alone(
 ) {
     let request = step.request(spec, turn.requests, turn.input);
     if pause::has_begun_for(&COMMANDS, &request, env.shared, turn.client) {
-        // pause::P1: it has waited at the store's door.
+        // The request has waited at the store's door (pause::P1).
         cold::note_reported(spec, env.shared, env.local, turn.client);
         return step.show_again(turn, Outcome::Yield);
     }
@@ -447,7 +448,7 @@ fn settle(
     }
 }
 
-/// Notes the entries on flash that the keys of a request need; it stands behind a request that
+/// Notes the entries on flash that the keys of a request need. The request stands behind one that
 /// waits for flash.
 #[cold]
 fn look_ahead(

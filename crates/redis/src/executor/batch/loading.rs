@@ -1,7 +1,7 @@
 //! Requests that arrive while the data is being loaded: requests that need no data are answered,
-//! all others get an error that asks to wait. A member of a cluster that has not heard from its
-//! coordinator yet, obeys no command of a user that needs no password, except one that may give a
-//! password (users::V4).
+//! all others get an error that asks to wait. As long as a member of a cluster has not heard from
+//! its coordinator, it obeys no command of a user that needs no password, except commands that may
+//! give a password (users::V4).
 
 use super::Turn;
 use super::admit::{self, Admitted};

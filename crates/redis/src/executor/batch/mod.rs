@@ -43,7 +43,7 @@ pub struct Turn<'a> {
     pub executed: usize,
     pub(crate) state: TurnState,
     pub(crate) replies: ReplyState,
-    /// How its last request ended, if that one is presented again.
+    /// The outcome of its last request, if that request is presented again.
     pub(super) unfinished: Option<Outcome>,
 }
 
@@ -79,14 +79,14 @@ impl<'a> Turn<'a> {
         matches!(self.unfinished, Some(Outcome::Cold | Outcome::Yield))
     }
 
-    /// Request number `at` has not run, or not to its end.
+    /// Notes that request number `at` has not run, or not to its end.
     fn show_again(&mut self, at: usize, outcome: Outcome) {
         self.executed = at;
         self.unfinished = Some(outcome);
         self.state.halted = true;
     }
 
-    /// The request cannot run before this time, in milliseconds of the server's clock.
+    /// Notes that a request cannot run before this time, in milliseconds of the server's clock.
     fn wait_until(&mut self, until_ms: u64) -> Outcome {
         self.state.ending = Ending::Paused { until_ms };
         Outcome::Retry { alone: false }

@@ -28,7 +28,8 @@ use duramen_wire::resp::Requests;
 pub(super) struct Planned {
     pub(super) turn: u32,
     pub(super) request: u32,
-    /// Start of its hashes in the group's. They end where those of the next request start.
+    /// Start of the request's hashes in those of the group. They end where those of the next
+    /// request start.
     pub(super) hashes: u32,
     pub(super) resolved: Resolved,
 }
@@ -70,8 +71,8 @@ pub(super) fn needs(
         return StoreAccess::Nothing;
     }
     match spec.kind() {
-        // cold::C1: they lock their keys, because nothing may happen between the lookup and the
-        // change.
+        // Such commands lock their keys, because nothing may happen between the lookup and the
+        // change (cold::C1).
         Kind::Data if keys != 1 && local.has_tier() && spec.changes_many() => StoreAccess::Guard,
         Kind::Data | Kind::Plain | Kind::Refused(_) => StoreAccess::Nothing,
         // A single key needs no lock.
@@ -198,7 +199,7 @@ impl Step<'_> {
         }
     }
 
-    /// The request has not run, or not to its end.
+    /// Notes that the request has not run, or not to its end.
     pub(super) fn show_again(&self, turn: &mut Turn<'_>, outcome: Outcome) {
         turn.show_again(self.planned.request as usize, outcome);
     }
@@ -222,7 +223,7 @@ impl Step<'_> {
         let mut guard = access.guard();
         let view = match &mut guard {
             Some(guard) => env.local.view(member, guard),
-            // It checks again under its guard.
+            // The request checks its place again under its guard.
             None => env.local.view_to_tell(member),
         };
         if let [hash] = self.hashes {
@@ -260,8 +261,8 @@ impl Step<'_> {
         }
     }
 
-    /// Whether a request runs here. `Err`: it does not, and has ended so. Kept off the path of a
-    /// single server.
+    /// Fails with the outcome of the request if it does not run here. This function is kept off the
+    /// path of a single server.
     #[inline(never)]
     pub(super) fn is_here(
         &self,
@@ -329,7 +330,7 @@ impl Step<'_> {
                 let spec = permit.spec();
                 let outcome = self.execute(permit, env, turn, access, false);
                 if outcome.is_shown_again() {
-                    return outcome; // it is made silent when it runs to its end
+                    return outcome; // the reply is made silent when the request runs to its end
                 }
                 databases::observe(env.shared, env.local, turn.client, spec);
                 is_message = admit::replies_by_messages(spec) && turn.out.get(start) != Some(&b'-');
@@ -428,10 +429,10 @@ impl Step<'_> {
         turn.state.appended_bytes += access.appended_bytes() - appended;
         if let Some(writes) = access.typed_writes() {
             env.local.wake_waiters(env.shared, writes);
-            // As in Redis, they look before the requests behind this one run.
+            // As in Redis, the woken clients look before the requests behind this one run.
             turn.state.halted |= env.local.has_woken();
         }
-        // Other clients of the thread waited too: it is their turn.
+        // Other clients of the thread have waited meanwhile too: it is their turn.
         turn.state.halted |= access.take_waited();
         if env.member.is_some() {
             Self::executed_by_member(spec, turn, outcome);
@@ -442,7 +443,8 @@ impl Step<'_> {
         outcome
     }
 
-    /// Invariant membership::M2, and the end of the waits of a request that has run.
+    /// Makes the reply wait for the member's lease (membership::M2), and ends the waits of a
+    /// request that has run.
     #[inline(never)]
     fn executed_by_member(spec: &Spec, turn: &mut Turn<'_>, outcome: Outcome) {
         turn.client.wait.lease(routing::tells_of_data(spec));

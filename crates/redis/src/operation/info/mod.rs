@@ -37,7 +37,7 @@ pub(crate) const COMMANDS: &[Spec] = &[
 /// The function that writes one section.
 type Section = fn(&Context<'_>, &mut Fields);
 
-/// Name, whether it is shown by default, and its function.
+/// The name of each section, whether it is shown by default, and its function.
 const SECTIONS: [(&str, bool, Section); 13] = [
     ("server", true, server),
     ("clients", true, clients),

@@ -31,7 +31,7 @@ pub(crate) fn average_ms(
         cursor = match step {
             Ok((next, looks)) => {
                 looked += looks;
-                next // after the end it continues at the beginning
+                next // after the end the sample goes on at the beginning
             }
             Err(Error::Cold(_)) => {
                 guard.pin().take_colds();

@@ -59,7 +59,7 @@ impl Outcome {
     }
 }
 
-/// One line.
+/// The content of one line.
 pub struct Record<'a> {
     pub user: &'a str,
     /// As `CLIENT LIST` shows it.
@@ -76,7 +76,7 @@ pub struct Record<'a> {
 
 /// The audit log of a server, or its absence.
 pub struct Audit {
-    /// None: it is off.
+    /// The queue; `None` if the log is off.
     lines: Option<Arc<Lines>>,
     /// The chosen classes, by position in [`AUDIT_CLASSES`](duramen_config::AUDIT_CLASSES).
     /// Relaxed: a change holds from some request on.
@@ -90,14 +90,14 @@ struct Lines {
     wake: Condvar,
     /// How keys are written: [`AuditKeys`] as a number.
     keys: AtomicU32,
-    /// Of this run of the server: digests of keys can be compared within it.
+    /// A secret of this run of the server: digests of keys can be compared within the run.
     secret: hmac::Key,
 }
 
 #[derive(Default)]
 struct Queue {
     text: Vec<u8>,
-    /// Scratch: the text of an address.
+    /// A buffer for the text of an address.
     address: String,
     /// Lines in the text.
     records: u64,
@@ -216,8 +216,8 @@ impl Audit {
         }
     }
 
-    /// Waits until all records of before are written, for at most `END_WITHIN`. Later ones are
-    /// not.
+    /// Waits until all earlier records are written, for at most `END_WITHIN`. Later records are not
+    /// written.
     pub fn end(&self) {
         if let Some(lines) = &self.lines {
             let mut queue = lines.queue();
@@ -226,7 +226,7 @@ impl Audit {
         }
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ended) = &*ended {
-            // A disk that hangs does not keep the process.
+            // A disk that hangs must not keep the process from ending.
             let _ = ended.recv_timeout(END_WITHIN);
         }
     }
@@ -322,7 +322,7 @@ struct Writer {
     lines: Arc<Lines>,
     /// Lines that are being written.
     text: Vec<u8>,
-    /// The last write ended within a line.
+    /// Whether the last write ended within a line.
     is_torn: bool,
 }
 
@@ -368,7 +368,7 @@ impl Writer {
         }
     }
 
-    /// Writes the lines; false: they are dropped (L3).
+    /// Writes the lines; returns false if they are dropped (L3).
     fn write(&mut self, records: u64, dropped: u64) -> bool {
         if dropped > 0 {
             let line = format!("{{\"dropped_records\":{dropped}}}\n");

@@ -11,13 +11,13 @@ pub struct Login {
     user: Option<Arc<User>>,
     /// The generation of the user (users::V1).
     generation: u64,
-    /// Since when the client must give a password, in milliseconds of the server's clock: since it
-    /// connected, or since a `RESET` after it gave one.
+    /// The time from which the client must give a password, in milliseconds of the server's clock:
+    /// when it connected, or when a `RESET` ended its login.
     stranger_since_ms: u64,
 }
 
 impl Login {
-    /// A client has connected.
+    /// The login of a client that has just connected.
     pub(in crate::state) fn new() -> Login {
         Login {
             user: None,
@@ -37,7 +37,7 @@ impl Login {
         name.unwrap_or(duramen_acl::DEFAULT_USER)
     }
 
-    /// Its user as it is now; `None`: it has none, or that was removed.
+    /// Its user as it is now; `None` if it has no user, or if the user was removed.
     pub fn present_user(&self, acl: &AclState) -> Option<Arc<User>> {
         let (user, users) = (self.user.as_ref()?, acl.users());
         let known = users.get(user.name()).filter(|now| now.id() == user.id());
@@ -66,22 +66,23 @@ impl Login {
         self.generation = generation;
     }
 
-    /// Its user is gone.
+    /// Notes that its user is gone.
     pub(in crate::state) fn lose_user(&mut self) {
         self.user = None;
     }
 
-    /// It is a stranger again, from now on if it was none.
+    /// Ends the login. The client is a stranger from now on, unless it was one before.
     pub(in crate::state) fn log_out(&mut self) {
         if self.user.take().is_some() {
             self.stranger_since_ms = clock::coarse_ms();
         }
     }
 
-    /// The users have changed since the generation `before`: the client's user as it is now.
+    /// Called when the users have changed since the generation `before`: returns the client's user
+    /// as it is now.
     ///
     /// # Errors
-    /// It is gone, so its connection must be closed.
+    /// The user is gone, so the client's connection must be closed.
     #[cold]
     pub(in crate::state) fn renewed(
         &self,

@@ -4,12 +4,12 @@
 //! - V1: a change makes another set of users and then another generation. A connection compares
 //!   the generation before each of its turns, so it has the new rights from its next turn on.
 //! - V2: a change is made completely or not at all (users::A1).
-//! - V3: once the coordinator of a cluster has users, a member has those alone, of a revision that
-//!   never becomes lower; and it has them before it serves a client.
-//! - V4: until a member has heard from its coordinator, its own configuration decides, as far as
-//!   that asks for a password: a user without one may run no command but those by which it logs in
-//!   or goes, and see no guarded page of admin HTTP, and nobody changes users. Nor may a
-//!   connection of that time, once the cluster's users are here: its next turn closes it.
+//! - V3: once the coordinator of a cluster has users, a member has those users alone. Their
+//!   revision never becomes lower, and the member has them before it serves a client.
+//! - V4: until a member has heard from its coordinator, its own configuration decides, as far as it
+//!   asks for a password. A user without a password may run no command but those by which it logs
+//!   in or leaves, and sees no guarded page of admin HTTP. Users cannot be changed. A connection of
+//!   that time may do nothing more once the cluster's users are here: its next turn closes it.
 //!
 //! **Concurrency.** Requests read [`AclState::generation`] and [`AclState::is_open`], whose cache
 //! line only changes of users write. The locks guard cold paths.
@@ -25,7 +25,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Bits of the mode of a file of users that let others read its hashes, or make themselves users.
+/// Bits of the mode of a file of users by which others can read its hashes, or add users of their
+/// own.
 const OTHERS: u32 = 0o026;
 
 /// Kinds of denials, for the counters of `INFO`.
@@ -75,24 +76,24 @@ const OBJECT_BYTES_MAX: usize = 1024;
 pub struct AclState {
     catalog: Catalog,
     users: RwLock<Arc<Users>>,
-    /// One change at a time.
+    /// Held during a change of the users.
     changes: Mutex<()>,
-    /// One change of the cluster's users by this server at a time. Held while it waits for the
-    /// coordinator, by threads that do nothing else.
+    /// Held during a change of the cluster's users by this server, also while the change waits for
+    /// the coordinator. The threads that hold it do nothing else.
     cluster_changes: Mutex<()>,
     /// Release in `change`, after the users are replaced; Acquire in `generation`.
     generation: AtomicU64,
-    /// The default user needs no password. Relaxed: a connection that reads an old value is one
-    /// that came before the change.
+    /// Whether the default user needs no password. Relaxed: a connection that reads an old value
+    /// counts as one that came before the change.
     is_open: AtomicBool,
     /// The revision of the cluster's users that are here (V3); 0: these are this server's own.
     /// Changes under `changes`. Relaxed: for people, and under the lock.
     revision: AtomicU64,
-    /// Connections that have last seen an earlier generation are closed (V4). Changes under
-    /// `changes`. Relaxed: the generation is published after it.
+    /// The lowest generation that is valid: connections that have last seen an earlier one are
+    /// closed (V4). Changes under `changes`. Relaxed: the generation is published after it.
     valid_from: AtomicU64,
-    /// The coordinator of the cluster has told its users, or that it has none. Release after
-    /// `valid_from`; Acquire where commands are let through.
+    /// Whether the coordinator of the cluster has told its users, or that it has none. Release
+    /// after `valid_from`; Acquire where commands are let through.
     has_heard: AtomicBool,
     /// The file of users; `None`: there is none.
     file: Option<PathBuf>,
@@ -143,8 +144,8 @@ impl AclState {
         }
     }
 
-    /// Refuses a change of settings that would open the server as no start does. One that is open
-    /// already, by `ACL SETUSER`, may change its settings.
+    /// Refuses a change of settings that would open the server in a way that no start allows. A
+    /// server that is open already, by `ACL SETUSER`, may change its settings.
     pub(crate) fn check_change(
         &self,
         before: &ServerConfig,
@@ -170,7 +171,7 @@ impl AclState {
         &self.catalog
     }
 
-    /// Differs from an earlier value if users changed since.
+    /// A number that differs from an earlier one if users have changed since.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
@@ -226,14 +227,14 @@ impl AclState {
         (self.revision(), self.users())
     }
 
-    /// Whether connections that have last seen this generation are of a time before the users of
-    /// the cluster were here (V4).
+    /// Whether connections that have last seen this generation are older than the users of the
+    /// cluster are here (V4).
     pub(crate) fn has_ended(&self, generation: u64) -> bool {
         generation < self.valid_from.load(Ordering::Relaxed)
     }
 
-    /// Takes over the users of the cluster; false: these or newer ones are here (V3). `is_first`:
-    /// no client that came before is one of these users (V4).
+    /// Takes over the users of the cluster; returns false if this server has these users, or newer
+    /// ones (V3). With `is_first`, no client that came before is one of these users (V4).
     pub(crate) fn adopt(&self, newest: &ClusterUsers, is_first: bool) -> Result<bool, String> {
         let adopted = self.change(|users| {
             if newest.revision <= self.revision() {
@@ -257,7 +258,8 @@ impl AclState {
         }
     }
 
-    /// `CONFIG SET requirepass`: the default user's only password; empty: it needs none.
+    /// `CONFIG SET requirepass`: makes this the default user's only password; an empty one: the
+    /// user needs none.
     pub fn require_password(&self, password: &str) {
         let done: Result<(), ()> = self.change(|users| {
             require(users, password, &self.catalog);
@@ -315,19 +317,20 @@ impl AclState {
         self.file.as_deref()
     }
 
-    /// While this is held, no other thread of this server changes the cluster's users.
+    /// Locks the cluster's users: no other thread of this server changes them while the lock is
+    /// held.
     pub(crate) fn lock_cluster_changes(&self) -> MutexGuard<'_, ()> {
         let changes = self.cluster_changes.lock();
         changes.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The coordinator has told its users, or that it has none (V4).
+    /// Notes that the coordinator has told its users, or that it has none (V4).
     pub(crate) fn note_heard(&self) {
         self.has_heard.store(true, Ordering::Release);
     }
 
     /// Whether the commands of a client of a member must wait until the coordinator has told the
-    /// users, or for ever (V4). `seen`: the generation of which its user is.
+    /// users, or are refused for ever (V4). `seen`: the generation of the client's user.
     pub(crate) fn must_wait(&self, user: Option<&User>, seen: u64) -> bool {
         let needs_no_password = match user {
             Some(user) => user.needs_no_password(),
@@ -342,8 +345,8 @@ const TOO_OPEN: &str = "refusing to listen beyond this machine while the default
                         password: set `--requirepass`, or give it a password or `off` among the \
                         users";
 
-/// Whether configured users decide about strangers. If none are configured,
-/// [`ServerConfig::check`] asks for a password.
+/// Whether the configured users decide about clients from other machines that show no certificate.
+/// If no users are configured, [`ServerConfig::check`] asks for a password.
 fn is_remote(config: &ServerConfig) -> bool {
     config.has_users() && serves_strangers(config)
 }
@@ -356,8 +359,8 @@ fn serves_strangers(config: &ServerConfig) -> bool {
 }
 
 /// The users of a file. `requirepass` is the default user's password unless the file gives it one.
-/// A file that would open the server as no start does is refused; one that is open already, by
-/// `ACL SETUSER`, may stay open.
+/// A file that would open the server in a way that no start allows is refused. A server that is
+/// open already, by `ACL SETUSER`, may stay open.
 pub(crate) fn loaded(
     before: &Users,
     (text, place): (&[u8], &str),

@@ -1,4 +1,4 @@
-//! The subscriptions of a client, if it has some, and the number of their changes.
+//! The subscriptions of a client, if it has some, and the number of changes of them.
 
 use super::subscribers::Subscriptions;
 use crate::threads::publication::Kind;
@@ -20,7 +20,7 @@ impl ClientSubscriptions {
         self.len() == 0
     }
 
-    /// In the order of [`Kind::ALL`].
+    /// The numbers of subscriptions, in the order of [`Kind::ALL`].
     pub(crate) fn counts(&self) -> [usize; 3] {
         self.own.as_ref().map_or([0; 3], |own| own.counts())
     }
@@ -33,7 +33,7 @@ impl ClientSubscriptions {
         self.own.as_deref_mut()
     }
 
-    /// Its subscriptions, for more of them.
+    /// The client's subscriptions, to add more; they are created if there are none.
     pub(crate) fn begin(&mut self) -> &mut Subscriptions {
         self.own.get_or_insert_default()
     }
@@ -42,14 +42,15 @@ impl ClientSubscriptions {
         self.own.take()
     }
 
-    /// Keeps nothing if there are none.
+    /// Frees the memory of the subscriptions if there are none.
     pub(in crate::state) fn settle(&mut self) {
         if self.is_empty() {
             self.own = None;
         }
     }
 
-    /// Its own request has changed one of them, or all of them together.
+    /// Notes that a request of the client has changed one of its subscriptions, or all of them
+    /// together.
     pub(crate) fn note_change(&mut self) {
         self.changes += 1;
     }
@@ -60,7 +61,7 @@ impl ClientSubscriptions {
         self.changes
     }
 
-    /// Whether this user has the right to all of them.
+    /// Whether this user has the right to all of the subscriptions.
     pub(crate) fn are_allowed_to(&self, user: &User) -> bool {
         let own = self.own.as_deref();
         own.is_none_or(|own| {

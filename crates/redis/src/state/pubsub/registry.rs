@@ -9,9 +9,9 @@
 //! **Invariants**
 //! - P1: a message is posted while the lock of its channel's shard is held: all subscribers of a
 //!   channel get its messages in one order.
-//! - P2: the number that `publish` returns is that of the subscriptions at that moment. A
+//! - P2: the number that `publish` returns is the number of subscriptions at that moment. A
 //!   subscription has the number of messages before it ([`PubSub::subscribe`]), and gets none of
-//!   those. Before it ends, its client gets all later ones (`pubsub::commands`).
+//!   those messages. Before it ends, its client gets all later ones (`pubsub::commands`).
 //! - P3: no publisher waits for a thread that delivers. The bytes that wait in a mailbox are
 //!   bounded: a client whose message makes a mailbox crowded is not read from for a while
 //!   (`reactor::effects`), and beyond `POSTED_BYTES_MAX` a message is lost, and the thread closes
@@ -38,8 +38,8 @@ const SHARDS: usize = 256;
 /// Patterns match channels with names up to this many bytes: those of all keyspace events.
 pub(crate) const MATCHED_BYTES_MAX: usize = KEY_BYTES_MAX + 64;
 
-/// The threads of a server, and the number of the one that publishes: it takes its own messages
-/// before it sleeps. `own`: `None` = it is no reactor thread.
+/// The threads of a server, and the number of the thread that publishes: it takes its own messages
+/// before it sleeps. `own` is `None` if that thread is no reactor thread.
 #[derive(Clone, Copy)]
 pub struct Publisher<'a> {
     pub(crate) threads: &'a [ThreadShared],
@@ -47,7 +47,7 @@ pub struct Publisher<'a> {
 }
 
 impl Publisher<'_> {
-    /// Of a thread that is no reactor.
+    /// The publisher for a thread that is no reactor.
     pub fn other(threads: &[ThreadShared]) -> Publisher<'_> {
         Publisher { threads, own: None }
     }
@@ -104,7 +104,8 @@ struct Subscribed {
 struct Matcher {
     number: u64,
     text: Arc<[u8]>,
-    /// `None`: it is longer than a pattern may be, and matches nothing.
+    /// The compiled pattern; `None` if the pattern is longer than a pattern may be, and so matches
+    /// nothing.
     compiled: Option<Arc<Pattern>>,
 }
 
@@ -120,9 +121,9 @@ impl Matcher {
 #[derive(Debug, Default)]
 struct Patterns {
     by_text: HashMap<Arc<[u8]>, Subscribed>,
-    /// By the order in which they came.
+    /// The patterns by their numbers, in the order in which they came.
     by_number: BTreeMap<u64, Matcher>,
-    /// Number of patterns so far.
+    /// The number of the next pattern.
     next: u64,
     /// All of `by_number`, for publishers without the lock. Made by the first publisher after a
     /// change.
@@ -179,7 +180,7 @@ impl Patterns {
 #[derive(Default)]
 struct Matched {
     patterns: Vec<Matcher>,
-    /// The number of the first pattern that was not there yet.
+    /// The number of the first pattern that came too late to be compared.
     next: u64,
 }
 
@@ -218,8 +219,8 @@ impl PubSub {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a client of `thread` to the subscribers of a name, which it was not before. Returns the
-    /// number of messages before the subscription (P2).
+    /// Adds a client of `thread` to the subscribers of a name. The client must not be one of them
+    /// yet. Returns the number of messages before the subscription (P2).
     pub fn subscribe(&self, kind: Kind, name: &[u8], thread: usize) -> u64 {
         let thread = thread as u16;
         if kind == Kind::Pattern {
@@ -288,7 +289,8 @@ impl PubSub {
         self.post_matched(from, (kind, channel, payload), &matched, also)
     }
 
-    /// `matched`: what was found without the lock.
+    /// Posts a message to the threads with subscribers. `matched`: the patterns that were found
+    /// without the lock.
     fn post_matched(
         &self,
         from: Publisher<'_>,
@@ -313,7 +315,7 @@ impl PubSub {
         let mut all = subscribers.cloned().unwrap_or_default();
         let (mut texts, mut received) = (Vec::new(), count(&all));
         for matcher in matched.patterns.iter().chain(newer) {
-            // It may have gone meanwhile, and come again as a newer one.
+            // The pattern may have gone meanwhile, and may have come again with a new number.
             let known = patterns.by_text.get(&matcher.text);
             if let Some(known) = known.filter(|it| it.number == matcher.number) {
                 texts.push(Arc::clone(&matcher.text));
@@ -347,7 +349,7 @@ impl PubSub {
         }
     }
 
-    /// `subscribers`: each thread once. The locks are held.
+    /// Posts a message to threads. `subscribers` has each thread once. The locks are held.
     fn post(
         &self,
         from: Publisher<'_>,

@@ -1,9 +1,9 @@
 //! Subscriptions: those of one client, and the clients of one thread by channel and pattern.
 //!
 //! **Invariants**
-//! - S1: a name is in a client's [`Subscriptions`], the client's slot in its thread's
-//!   [`Subscribers`], and the client counted in the registry (`pubsub::registry`): all or none.
-//!   [`Subscribers::add`] and [`Subscribers::remove`] alone change them.
+//! - S1: three things hold together or not at all: a name is in a client's [`Subscriptions`], the
+//!   client's slot is in its thread's [`Subscribers`], and the client is counted in the registry
+//!   (`pubsub::registry`). [`Subscribers::add`] and [`Subscribers::remove`] alone change them.
 //! - S2: a client gets the messages of a subscription from its number on (registry::P2).
 
 use super::registry::PubSub;
@@ -20,7 +20,7 @@ pub(crate) const SUBSCRIPTIONS_BYTES_MAX: usize = 64 << 20;
 /// Memory of a subscription beside its name: entries in the tables of the client, of the thread and
 /// of the registry.
 const SUBSCRIPTION_BYTES: usize = 256;
-/// Memory of a compiled pattern by its length: a set of its bytes for each byte of a text.
+/// Memory of a compiled pattern for each byte of its text: a set of bytes.
 const PATTERN_WORD_BYTES: usize = 8 * 256;
 
 fn bytes_of(kind: Kind, name: &[u8]) -> usize {
@@ -43,7 +43,7 @@ impl Subscriptions {
         self.counts().iter().sum()
     }
 
-    /// In the order of [`Kind::ALL`].
+    /// The numbers of subscriptions, in the order of [`Kind::ALL`].
     pub(crate) fn counts(&self) -> [usize; 3] {
         self.names.each_ref().map(BTreeSet::len)
     }
@@ -62,7 +62,7 @@ impl Subscriptions {
         self.names[kind as usize].iter()
     }
 
-    /// Whether so many subscriptions may be added.
+    /// Whether these subscriptions may be added.
     pub(crate) fn has_room<'n>(&self, kind: Kind, names: impl Iterator<Item = &'n [u8]>) -> bool {
         let more: usize = names.map(|name| bytes_of(kind, name)).sum();
         self.bytes + more <= SUBSCRIPTIONS_BYTES_MAX
@@ -73,7 +73,7 @@ impl Subscriptions {
     }
 }
 
-/// The numbers of the messages that a subscription, which has ended, was for.
+/// The numbers of the messages that an ended subscription was for.
 pub(crate) type Ended = Range<u64>;
 
 /// Slots of clients, each with the number of messages before its subscription.
@@ -94,7 +94,7 @@ impl Subscribers {
         }
     }
 
-    /// Adds a subscription, which the client in `slot` does not have.
+    /// Adds a subscription. The client in `slot` must not have it yet.
     pub(crate) fn add(
         &mut self,
         registry: &PubSub,
@@ -154,8 +154,8 @@ impl Subscribers {
         }
     }
 
-    /// The clients with this pattern, or, `None`, with the message's channel: their slots, and the
-    /// numbers of the messages from which on they get them (S2).
+    /// The clients with this pattern or, if that is `None`, with the message's channel: their
+    /// slots, each with the number of the message from which on the client gets them (S2).
     pub fn receivers(
         &self,
         publication: &Publication,
@@ -187,8 +187,7 @@ impl Subscribers {
     }
 }
 
-/// Messages that the subscribers of one name get one behind the other, encoded once for each
-/// protocol.
+/// Consecutive messages for the subscribers of one name, encoded once for each protocol.
 #[derive(Debug, Default)]
 pub struct Encoded {
     bytes: [Vec<u8>; 2],
@@ -197,8 +196,8 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// `run`: messages in the order of their numbers. `pattern`: that by which the clients get
-    /// them.
+    /// Encodes `run`, messages in the order of their numbers. `pattern`: the pattern by which the
+    /// clients get them.
     pub fn new(run: &[Arc<Publication>], pattern: Option<&Arc<[u8]>>) -> Encoded {
         let mut encoded = Encoded::default();
         for publication in run {

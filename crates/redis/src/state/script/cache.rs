@@ -16,12 +16,12 @@ use std::time::Instant;
 /// Texts of scripts that the server keeps, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// Arguments of a long script that are kept for FUNCTION STATS: copies of all of them might take
-/// milliseconds.
+/// Maximum arguments of a long script that are kept for FUNCTION STATS: copies of very many might
+/// take milliseconds.
 const TOLD_MAX: usize = 1_024;
 
-/// Interpreters that may wait for being dropped before scripts wait for that: they hold their
-/// memory.
+/// Maximum interpreters that wait to be dropped, and hold their memory, before scripts that need a
+/// new interpreter wait.
 const DISCARDED_MAX: usize = 4;
 
 /// The limits of an interpreter.
@@ -38,20 +38,20 @@ pub(crate) struct Scripts {
     pub(crate) cache: Cache,
     /// The libraries of functions.
     pub(crate) libraries: Registry,
-    /// Grows with `SCRIPT FLUSH`, and when libraries have changed: interpreters of before are not
-    /// used again.
+    /// Grows with `SCRIPT FLUSH`, and when libraries have changed: older interpreters are not used
+    /// again.
     generation: AtomicU64,
     long: Mutex<Vec<Arc<LongScript>>>,
     /// Drops interpreters with much garbage: that takes milliseconds.
     discards: Background,
-    /// Interpreters that are to be dropped.
+    /// Interpreters that wait to be dropped: each has a reference to this.
     discarded: Arc<()>,
 }
 
 /// A script or function that was suspended.
 #[derive(Debug)]
 pub(crate) struct LongScript {
-    /// `SCRIPT KILL` or `FUNCTION KILL` was called.
+    /// Whether `SCRIPT KILL` or `FUNCTION KILL` was called.
     killed: AtomicBool,
     pub(crate) is_function: bool,
     pub(crate) name: String,
@@ -64,7 +64,7 @@ pub(crate) struct LongScript {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Killed {
     Some,
-    /// None of this kind, but of the other one.
+    /// No script of this kind is long, but one of the other kind is.
     Others,
     None,
 }
@@ -97,7 +97,7 @@ impl Scripts {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Interpreters of before are not used again.
+    /// From now on older interpreters are not used again.
     pub(crate) fn renew(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
     }
@@ -132,16 +132,16 @@ impl Scripts {
     /// Drops an interpreter on another thread.
     pub(crate) fn discard(&self, machine: Machine) {
         let one = Arc::clone(&self.discarded);
-        // If no thread can be had, it is dropped here.
+        // If there is no thread for it, the interpreter is dropped here.
         let _ = self.discards.give(move || drop((machine, one)));
     }
 
-    /// Whether so many interpreters wait for being dropped that no new one is to be made.
+    /// Whether so many interpreters wait to be dropped that no new one is to be made.
     pub(crate) fn are_many_discarded(&self) -> bool {
         Arc::strong_count(&self.discarded) > DISCARDED_MAX
     }
 
-    /// No interpreter is dropped before the sender is.
+    /// Lets no interpreter be dropped before the sender is dropped.
     #[cfg(test)]
     pub(crate) fn hold_discards(&self) -> std::sync::mpsc::SyncSender<()> {
         let (open, gate) = std::sync::mpsc::sync_channel(0);
@@ -157,7 +157,7 @@ impl Scripts {
         functions.min_by_key(|script| script.started).cloned()
     }
 
-    /// All long scripts, or functions, end when they run the next time.
+    /// Lets all long scripts, or all long functions, end when they run the next time.
     pub(crate) fn kill(&self, functions: bool) -> Killed {
         let long = self.long();
         let mut killed = if long.is_empty() {

@@ -3,10 +3,10 @@
 //! **Invariants**
 //! - L1: the libraries of a server change as a whole, one change after the other
 //!   ([`Registry::change`]). A change that fails changes nothing.
-//! - L2: no two functions have one name, whatever its case, and no two libraries.
+//! - L2: no two functions have one name, whatever its case is, and no two libraries have one name.
 //!
-//! **Concurrency.** Each call of a function takes the lock of `current` to share the libraries; a
-//! change holds it for a moment, after it was stored.
+//! **Concurrency.** Each call of a function takes the lock of `current` for a moment, to share the
+//! libraries. A change takes it for a moment, after the change was stored.
 
 use duramen_script::{Answer, Event, LibraryText, Limits, Machine, Registered};
 use duramen_wire::native::message::ClusterFunctions;
@@ -29,7 +29,7 @@ pub(crate) struct Library {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Libraries {
     by_name: BTreeMap<String, Arc<Library>>,
-    /// By their names in lower case.
+    /// The functions by their names in lower case.
     functions: HashMap<String, (Arc<Library>, Registered)>,
 }
 
@@ -38,7 +38,7 @@ impl Libraries {
         self.by_name.get(name)
     }
 
-    /// In the order of their names.
+    /// All libraries, in the order of their names.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Library>> {
         self.by_name.values()
     }
@@ -81,15 +81,15 @@ impl Libraries {
         Ok(())
     }
 
-    /// Removes a library. False: there is none of this name.
+    /// Removes a library. Returns false if none has this name.
     pub(crate) fn remove(&mut self, name: &str) -> bool {
         self.functions
             .retain(|_, (library, _)| library.text.name != name);
         self.by_name.remove(name).is_some()
     }
 
-    /// The libraries in these texts, some of which may be here already. Those that cannot be
-    /// loaded are told to the log.
+    /// The libraries in these texts, some of which may be here already. Those that cannot be loaded
+    /// are named in the log.
     pub(crate) fn read<'t>(
         &self,
         texts: impl Iterator<Item = &'t [u8]>,
@@ -143,10 +143,10 @@ fn load_now(text: Arc<LibraryText>, limits: &Limits) -> Result<Library, String> 
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct Registry {
-    /// With the revision of the cluster's libraries.
+    /// The libraries, with their revision in the cluster.
     current: RwLock<(u64, Arc<Libraries>)>,
     changes: Mutex<()>,
-    /// The change that asks the coordinator.
+    /// Held during a change of the cluster's libraries, which asks the coordinator.
     cluster_changes: Mutex<()>,
 }
 
@@ -171,11 +171,11 @@ impl Registry {
         *current = (revision, Arc::new(libraries));
     }
 
-    /// Changes the libraries by `make`, and stores the change by `store`, which gets those before
-    /// and after it.
+    /// Changes the libraries by `make`, and stores the change by `store`, which gets the libraries
+    /// before and after the change.
     ///
     /// # Errors
-    /// Of `make` and `store`.
+    /// The errors of `make` and `store`.
     pub(crate) fn change<E>(
         &self,
         make: impl FnOnce(&mut Libraries) -> Result<(), E>,
@@ -190,8 +190,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes over the libraries of the cluster. Blocks until they are loaded. False: these or newer
-    /// ones are here.
+    /// Takes over the libraries of the cluster. Blocks until they are loaded. Returns false if this
+    /// server has these, or newer ones.
     pub(crate) fn adopt(&self, newest: &ClusterFunctions, limits: &Limits) -> bool {
         let _one = lock(&self.changes);
         let (revision, before) = self.newest();
@@ -203,7 +203,8 @@ impl Registry {
         true
     }
 
-    /// While this is held, no other thread of this server changes the cluster's libraries.
+    /// Locks the cluster's libraries: no other thread of this server changes them while the lock is
+    /// held.
     pub(crate) fn lock_cluster_changes(&self) -> MutexGuard<'_, ()> {
         lock(&self.cluster_changes)
     }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// In `CommandState::dbs`: the database has no table yet.
+/// The value in `CommandState::dbs` for a database without a table.
 const NO_TABLE: u32 = u32::MAX;
 
 /// Bits of `CommandState::gate`.
@@ -29,8 +29,8 @@ pub mod global {
     pub(crate) const MONITORED: u32 = 1 << 1;
     /// Databases were exchanged, and a crash can still undo that.
     pub(crate) const EXCHANGED: u32 = 1 << 2;
-    /// The log has failed: each request is a turn of its own, so that the error of one that depends
-    /// on undurable data replaces no other reply.
+    /// The log has failed. Each request is then a turn of its own: an error that a request gets
+    /// because its data is not durable replaces no other reply.
     pub(crate) const FAILED: u32 = 1 << 3;
     /// A script or EXEC has reserved keys.
     pub const RESERVED: u32 = 1 << 4;
@@ -40,16 +40,16 @@ pub mod global {
 #[derive(Debug)]
 pub struct CommandState {
     gate: AtomicU32,
-    /// The classes of events that are published. Relaxed: a request that reads an old value is one
-    /// that came before the change.
+    /// The classes of events that are published. Relaxed: a request that reads an old value counts
+    /// as one that came before the change.
     events: AtomicU32,
     dbs: [AtomicU32; DBS],
     /// How often SWAPDB changed the table behind each database. Written by a thread that is
     /// exclusive in the store, read under a guard.
     exchanges: [AtomicU64; DBS],
     pub levels: Levels,
-    /// End of `CLIENT PAUSE`, in milliseconds of the server's clock, times 2; plus 1: only writes
-    /// wait. 0 = none.
+    /// End of `CLIENT PAUSE`, in milliseconds of the server's clock, times 2, plus 1 if only writes
+    /// wait; 0 = no pause.
     pause: AtomicU64,
     pub(crate) threads: Box<[ThreadCommands]>,
     reserved: Mutex<Reservations>,
@@ -154,14 +154,15 @@ impl CommandState {
     }
 
     /// Sets all databases at once. The caller is exclusive in the store, so all other threads see
-    /// the gate together with the databases. `position`: the change is lost unless this is synced.
+    /// the gate together with the databases. `position`: the change is lost in a crash unless this
+    /// position is synced.
     pub(crate) fn set_tables(&self, places: &[Option<TableId>], position: &Position) {
         let mut changed = 0;
         for (db, table) in (0..).zip(places) {
             if *table != self.table(db) {
                 changed |= 1 << db;
-                // Relaxed: a thread that reads it enters the store afterwards, or had left it
-                // before.
+                // Relaxed: a thread that reads the number enters the store after this, or had left
+                // it before.
                 self.exchanges[usize::from(db)].fetch_add(1, Ordering::Relaxed);
             }
             self.set_table(db, *table);
@@ -174,7 +175,7 @@ impl CommandState {
         }
     }
 
-    /// Whether the log fails now, for a while or for ever.
+    /// Notes whether the log fails now, for a while or for ever.
     pub fn note_failed_log(&self, fails: bool) {
         if fails == (self.gate() & global::FAILED != 0) {
             return; // a write to the gate would cost all threads a cache miss
@@ -192,8 +193,8 @@ impl CommandState {
         exchanges.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// The position that a reply must wait for if it depends on the table behind `db`, or behind
-    /// any database; `None`: there is none.
+    /// The position that a reply must wait for if it depends on the table behind `db`, or, without
+    /// `db`, behind any database; `None`: it need not wait.
     #[cold]
     pub(crate) fn awaited_exchange(&self, log: Option<&Log>, db: Option<u8>) -> Option<Position> {
         let mut exchanged = self.exchanged();
@@ -206,7 +207,7 @@ impl CommandState {
         None
     }
 
-    /// databases::I2: COPY and MOVE make data of one table visible in another one.
+    /// Notes that COPY or MOVE has made data of one table visible in another one (databases::I2).
     pub(crate) fn spread_exchange(&self, from: TableId, to: TableId) {
         if self.gate() & global::EXCHANGED == 0 {
             return;
@@ -249,8 +250,7 @@ impl CommandState {
         u8::try_from(place).ok()
     }
 
-    /// Begins a pause. One that goes on neither becomes shorter by it nor lets more requests
-    /// through, as in Redis.
+    /// Begins a pause. As in Redis, this makes a present pause neither shorter nor less strict.
     pub(crate) fn pause(&self, until_ms: u64, writes_only: bool, now_ms: u64) {
         let join = |old: u64| {
             let (old_ms, was_writes_only) = (old >> 1, old & 1 != 0);
@@ -278,18 +278,20 @@ impl CommandState {
         }
     }
 
-    /// A pause that begins meanwhile sets its end before the gate, so its end is seen here, or it
-    /// sets the gate after this.
+    /// Clears the mark of the pause in the gate, unless there is a pause. A pause that begins
+    /// meanwhile sets its end before the gate: so its end is seen here, or it sets the gate after
+    /// this.
     fn open_unless_paused(&self) {
-        let at = Ordering::SeqCst; // of both, as it is told above
+        let at = Ordering::SeqCst; // for both, as the comment above needs
         self.gate.fetch_and(!global::PAUSED, at);
         if self.pause.load(at) != 0 {
             self.gate.fetch_or(global::PAUSED, at);
         }
     }
 
-    /// Reserves more keys for a client, for `most` at most; to be called each time that its request
-    /// is shown. False: another client has reserved keys, and this one stands in line.
+    /// Reserves more keys for a client, for `most` at most. Must be called each time that its
+    /// request is shown. Returns false if another client has reserved keys, and this one stands in
+    /// line.
     pub(crate) fn reserve(
         &self,
         client: u64,
@@ -303,8 +305,8 @@ impl CommandState {
         is_added
     }
 
-    /// As [`reserve`](Self::reserve), for a client that may be in line, with its keys. `None`: it
-    /// is not.
+    /// As [`reserve`](Self::reserve), for a client that may be in line: the line has its keys.
+    /// Returns `None` if the client is not in line.
     pub(crate) fn show_in_line(&self, client: u64) -> Option<bool> {
         if !self.has_reserved() {
             return None;
@@ -322,8 +324,9 @@ impl CommandState {
         self.note_reserved(&reserved);
     }
 
-    /// `Some`: a write of a client to these keys waits for another client's reservation, which has
-    /// this number. `put_off`: that for which it waits already, or 0.
+    /// Returns the number of another client's reservation if a write of a client to these keys
+    /// waits for it. `put_off`: the number of the reservation for which the write waits already, or
+    /// 0.
     #[inline]
     pub(crate) fn reservation(
         &self,
@@ -351,8 +354,8 @@ impl CommandState {
         lasts
     }
 
-    /// The gate is open when nobody has reserved keys: also when the time of the last is over, and
-    /// its request goes on.
+    /// Opens the gate if nobody has reserved keys. That may be so while a request goes on whose
+    /// reservation has ended by its time.
     fn note_reserved(&self, reserved: &Reservations) {
         if !reserved.is_any() {
             self.gate.fetch_and(!global::RESERVED, Ordering::Relaxed);
@@ -406,7 +409,7 @@ impl CommandState {
         self.monitors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends no more requests to these monitors.
+    /// Removes these monitors: no more requests are sent to them.
     pub(crate) fn end_monitors(&self, ended: &[Arc<ClientRecord>]) {
         let mut monitors = self.monitors();
         monitors.retain(|monitor| ended.iter().all(|ended| ended.id != monitor.id));

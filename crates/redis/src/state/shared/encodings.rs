@@ -1,7 +1,6 @@
-//! Limits up to which Redis keeps a collection as one block of bytes. A collection has one form
-//! here; the limits decide only the reply of `OBJECT ENCODING`, and the number of entries that
-//! trimming by `~` removes together. They last until the server stops.
-//!
+//! Limits up to which Redis keeps a collection as one block of bytes. Here a collection has only
+//! one form: the limits decide the reply of `OBJECT ENCODING`, and the number of entries that
+//! trimming by `~` removes together. Changed limits last until the server stops.
 //! **Concurrency**: independent numbers; a command may see some of the changes of a `CONFIG SET`.
 
 use duramen_types::stream::NODE_ENTRIES;
@@ -12,23 +11,23 @@ use std::sync::atomic::{AtomicI64, Ordering};
 pub(crate) enum Limit {
     HashEntries,
     HashValue,
-    /// A number of elements, or -1 to -5: a size.
+    /// A number of elements, or -1 to -5, which stand for a size in bytes.
     ListSize,
-    /// Without effect.
+    /// A setting without effect.
     ListCompressDepth,
     SetIntsetEntries,
     SetEntries,
     SetValue,
     ZsetEntries,
     ZsetValue,
-    /// 0: all entries are one node.
+    /// Entries in a node of a stream; 0: all entries are in one node.
     StreamNodeEntries,
 }
 
 /// A limit, its name, an older name, and the default of Redis.
 type Row = (Limit, &'static str, Option<&'static str>, i64);
 
-/// In the order of [`Limit`].
+/// All limits, in the order of [`Limit`].
 #[rustfmt::skip]
 const LIMITS: [Row; 10] = [
     (Limit::HashEntries, "hash-max-listpack-entries", Some("hash-max-ziplist-entries"), 512),
@@ -57,7 +56,7 @@ impl Default for Encodings {
 }
 
 impl Encodings {
-    /// Names and values, older names too.
+    /// Names and values of all limits, under older names too.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, i64)> + '_ {
         LIMITS.iter().flat_map(|&(limit, name, older, _)| {
             let value = self.get(limit);

@@ -1,4 +1,4 @@
-//! Counts of a server beside the counters of its threads, and the time since which it runs.
+//! Counts of a server beside the counters of its threads, and the time of its start.
 
 use super::full::Refusals;
 use crate::figures::error_names::Codes;

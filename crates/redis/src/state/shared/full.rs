@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Refusals have ended when there was none for this time.
+/// Refusals count as ended when there was none for this time.
 const QUIET: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Refusals since the start.
 pub(crate) struct Refusals {
     state: Arc<State>,
-    /// Waits for the end of these refusals.
+    /// The thread that waits for the end of the present refusals.
     watch: Background,
 }
 
@@ -22,8 +22,8 @@ pub(crate) struct Refusals {
 struct State {
     /// Replies to clients of Redis's protocol. Relaxed: it counts only.
     count: AtomicU64,
-    /// Refusals go on, and a thread waits for their end. Relaxed: a refusal at the moment of a
-    /// change may come into either line.
+    /// Whether refusals go on, and a thread waits for their end. Relaxed: a refusal at the moment
+    /// of a change may be counted in either line of the log.
     are_watched: AtomicBool,
 }
 
@@ -62,7 +62,7 @@ impl Refusals {
     }
 }
 
-/// Waits for the end of refusals, of which `before` came before these.
+/// Waits for the end of the present refusals. `before`: the number of refusals before these.
 fn watch(state: &Weak<State>, before: u64) {
     let (mut seen, mut since) = (before, Instant::now());
     while let Some(state) = state.upgrade() {

@@ -11,8 +11,8 @@ pub struct Levels {
     /// Levels of tables, by the positions of their ids: 0 = the server's, else the level's number
     /// plus one.
     tables: Box<[AtomicU8]>,
-    /// A write may have been answered before it was on disk. Relaxed: the thread that answers so
-    /// has stored it before.
+    /// Whether a write may have been answered before it was on disk. Relaxed: the thread that
+    /// answers so has stored it before.
     early: AtomicBool,
 }
 

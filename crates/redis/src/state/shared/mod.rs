@@ -49,7 +49,8 @@ pub use storage::{Storage, flash_stats};
 pub struct Shared {
     this: Weak<Shared>,
     pub storage: Storage,
-    /// Empty: no member of a cluster, or not known yet. Filled once, before [`Shared::serve`].
+    /// Empty if this server is no member of a cluster, or not yet. Filled once, before
+    /// [`Shared::serve`].
     membership: OnceLock<Arc<Membership>>,
     /// Whether the member may start another life, and why this one ended.
     life_over: OnceLock<(bool, String)>,
@@ -79,7 +80,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`ServerError::Config`] or [`ServerError::File`]: the users are wrong, or the audit log
-    /// cannot be opened. [`ServerError::System`]: there is no thread for that.
+    /// cannot be opened. [`ServerError::System`]: there is no thread for the audit log.
     pub fn new(
         config: ServerConfig,
         config_file: Option<ConfigFile>,
@@ -114,12 +115,12 @@ impl Shared {
         }))
     }
 
-    /// A new reference to this state; None: it is being made or dropped.
+    /// A new reference to this state; `None` while it is being made or dropped.
     pub(crate) fn this(&self) -> Option<Arc<Shared>> {
         self.this.upgrade()
     }
 
-    /// As [`this`](Self::this), for those that must not keep it.
+    /// As [`this`](Self::this), for holders that must not keep the state from being dropped.
     pub(crate) fn weak(&self) -> Weak<Shared> {
         self.this.clone()
     }
@@ -251,13 +252,13 @@ impl Shared {
         AclState::new(config, known).map(drop)
     }
 
-    /// Whether the commands of a client must wait until the coordinator has told the users, or for
-    /// ever (users::V4). `seen`: the generation of which its user is.
+    /// Whether the commands of a client must wait until the coordinator has told the users, or are
+    /// refused for ever (users::V4). `seen`: the generation of the client's user.
     pub fn waits_for_users(&self, user: Option<&User>, seen: u64) -> bool {
         self.acl.must_wait(user, seen) && self.config().is_member()
     }
 
-    /// Why the server, although it runs, does not serve all its clients now.
+    /// The reason for which the server, although it runs, does not serve all its clients now.
     pub fn why_not_ready(&self) -> Option<String> {
         if self.is_stuck() {
             return Some("a thread is stuck: see /livez".to_owned());

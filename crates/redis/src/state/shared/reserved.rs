@@ -1,4 +1,4 @@
-//! Keys that one script or EXEC has reserved, and the line of those that will have theirs next.
+//! Keys that one script or EXEC has reserved, and the line of steps that will reserve theirs next.
 //!
 //! A step on a draft (`command::drafted`) is in vain if others change one of its keys before
 //! it ends. Beside one steady writer, a long step would never end. So after some runs in vain it
@@ -10,41 +10,43 @@
 //! **Invariants**
 //! - V1: one client has reserved keys at a time. While it has them it waits for no write of another
 //!   client, so nobody waits in a circle.
-//! - V2: a reservation ends with its client's request, with its client, or when its time is over:
-//!   if the request is not shown for [`SHOWN_WITHIN`], or after the time that its owner gave.
+//! - V2: a reservation ends with its client's request, with its client, or when its time is over.
+//!   Its time is over when the request was not shown for [`SHOWN_WITHIN`], and after the time that
+//!   its owner gave.
 //! - V3: a client whose write was put off waits for that reservation only. So scripts that reserve
-//!   a key in turns do not keep a writer out. A step on a draft has no such right: with each of its
-//!   runs it would break the reservations of others.
+//!   a key in turns do not keep a writer out. A step on a draft has no such right: each of its runs
+//!   would make the runs of the steps with reservations vain.
 //! - V4: steps get their reservations in the order in which they came to the line, each at the
 //!   moment at which the one before it ends.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// V2. A request is shown in each round of its thread. A step that is not cut into slices takes
-/// some 100 ms, and several times as long if the machine is busy.
+/// A reservation whose request is not shown for this long ends (V2). A request is shown in each
+/// round of its thread. A step that is not cut into slices takes some 100 ms, and several times as
+/// long if the machine is busy.
 const SHOWN_WITHIN: Duration = Duration::from_secs(2);
 
 /// The keys of a step, by their hashes. Two keys with one hash, or in two databases, count as one:
-/// then a write waits that need not.
+/// a write may then wait without need.
 #[derive(Debug)]
 struct Step {
     keys: HashSet<u64>,
-    /// For how long it may have them.
+    /// The maximum time of its reservation.
     most: Duration,
 }
 
-/// All reservations: that of the first of the line, and those to come.
+/// All reservations: that of the first step in line, and those to come.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     /// The clients in line. The first has its keys reserved.
     line: VecDeque<u64>,
-    /// The step of each of them. The line, of thousands perhaps, is not searched for a client that
-    /// is shown: all of them are in each round, and writers need the same lock.
+    /// The step of each client in line. The line may have thousands of clients, each of which is
+    /// shown in each round. So the line is not searched for a client: writers need the same lock.
     steps: HashMap<u64, Step>,
-    /// The number of the reservation of the first, among all of the server: from 1 on.
+    /// The number of the first step's reservation, counted for the whole server from 1 on.
     number: u64,
-    /// Its end if its request is not shown again, and its end at the latest (V2).
+    /// The end of the reservation if its request is not shown again, and its latest end (V2).
     ends: Option<(Instant, Instant)>,
 }
 
@@ -54,8 +56,8 @@ impl Reservations {
         !self.line.is_empty()
     }
 
-    /// Reserves more keys for `client`, for `most` at most, or puts it in line. To be called each
-    /// time that its request is shown. False: another client has reserved keys (V1).
+    /// Reserves more keys for `client`, for `most` at most, or puts it in line. Must be called each
+    /// time that its request is shown. Returns false if another client has reserved keys (V1).
     pub(crate) fn add(
         &mut self,
         client: u64,
@@ -77,14 +79,16 @@ impl Reservations {
         self.keep(client, now)
     }
 
-    /// As [`add`](Self::add), for a step whose keys the line has; `None`: it is not in line.
+    /// As [`add`](Self::add), for a step whose keys the line has; `None` if the step is not in
+    /// line.
     pub(crate) fn show(&mut self, client: u64, now: Instant) -> Option<bool> {
         self.end_old(now);
         let is_in_line = self.steps.contains_key(&client);
         is_in_line.then(|| self.keep(client, now))
     }
 
-    /// The request of a client in line is shown (V2). Returns whether it has its keys reserved.
+    /// Notes that the request of a client in line is shown (V2). Returns whether the client has its
+    /// keys reserved.
     fn keep(&mut self, client: u64, now: Instant) -> bool {
         let is_first = self.is_of(client);
         if let Some((until, _)) = self.ends.as_mut().filter(|_| is_first) {
@@ -93,7 +97,7 @@ impl Reservations {
         is_first
     }
 
-    /// The client has no use for its keys, or its place in the line, any more.
+    /// Ends the reservation of a client, or its place in the line.
     pub(crate) fn remove(&mut self, client: u64, now: Instant) {
         if self.steps.remove(&client).is_none() {
             return;
@@ -118,8 +122,8 @@ impl Reservations {
         Some((*client, self.steps.get(client)?))
     }
 
-    /// `Some`: a write of `client` to these keys waits for the reservation with this number.
-    /// `put_off`: that for which it waits already, or 0 (V3).
+    /// Returns the number of the reservation for which a write of `client` to these keys waits.
+    /// `put_off`: the number of the one for which it waits already, or 0 (V3).
     pub(crate) fn bars(
         &mut self,
         (client, put_off): (u64, u64),
@@ -149,7 +153,7 @@ impl Reservations {
         first.is_some_and(|(_, step)| keys.any(|key| step.keys.contains(&key)))
     }
 
-    /// V2.
+    /// Ends a reservation whose time is over (V2).
     fn end_old(&mut self, now: Instant) {
         let ends = self.ends.map(|(until, at_last)| until.min(at_last));
         if ends.is_some_and(|ends| ends <= now) {
@@ -160,7 +164,7 @@ impl Reservations {
         }
     }
 
-    /// The first of the line has its keys from now on (V4).
+    /// Begins the reservation of the first step in line (V4).
     fn begin(&mut self, now: Instant) {
         self.number += 1;
         let first = self.first();

@@ -50,8 +50,8 @@ impl Settings {
             .clone()
     }
 
-    /// Changes the settings: `make` gets those of before, and those that it changes. If it fails,
-    /// they stay (J1).
+    /// Changes the settings: `make` gets the settings before the change, and a copy to change. If
+    /// `make` fails, the settings stay (J1).
     pub(crate) fn change(
         &self,
         make: impl FnOnce(&ServerConfig, &mut ServerConfig) -> Result<(), ServerError>,
@@ -65,7 +65,7 @@ impl Settings {
         Ok(())
     }
 
-    /// From now on `told` is called with the settings after each change. To be called once.
+    /// From now on `told` is called with the settings after each change. Must be called once.
     pub fn when_changed(&self, told: impl Fn(&ServerConfig) + Send + Sync + 'static) {
         self.on_change.get_or_init(|| Box::new(told));
     }

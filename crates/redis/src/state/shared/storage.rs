@@ -1,4 +1,5 @@
-//! The data of a server: its store, and the layers below it. It exists once it is loaded.
+//! The data of a server: its store, and the layers below the store. They exist once the data is
+//! loaded.
 
 use crate::durability::{Durability, Progress};
 use crate::flash::tier::Tier;
@@ -32,7 +33,7 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// The data is there from now on. To be called once.
+    /// Shows the loaded data to all threads. Must be called once.
     pub(crate) fn put(
         &self,
         store: Arc<Store>,

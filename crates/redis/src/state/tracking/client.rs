@@ -10,14 +10,14 @@ const CHANNEL: &[u8] = b"__redis__:invalidate";
 /// The keys of which a client wants to hear.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// All that it reads.
+    /// All keys that the client reads.
     #[default]
     Read,
-    /// Those that it reads after `CLIENT CACHING YES`.
+    /// The keys that the client reads after `CLIENT CACHING YES`.
     OptIn,
-    /// Those that it reads, but not after `CLIENT CACHING NO`.
+    /// The keys that the client reads, except after `CLIENT CACHING NO`.
     OptOut,
-    /// Those that begin with its prefixes.
+    /// The keys that begin with one of the client's prefixes.
     Broadcast,
 }
 
@@ -25,17 +25,18 @@ pub enum Scope {
 #[derive(Debug, Default)]
 pub struct ClientTracking {
     pub scope: Scope,
-    /// It does not hear of its own changes.
+    /// Whether the client does not hear of its own changes.
     pub(crate) no_loop: bool,
     /// The client that gets the invalidations.
     pub redirect: Option<u64>,
-    /// That client has gone.
+    /// Whether that client has gone.
     pub is_broken: bool,
-    /// `CLIENT CACHING` was called for the next request.
+    /// Whether `CLIENT CACHING` was called for the next request.
     pub(crate) caching: bool,
-    /// In broadcast mode; none is a prefix of another.
+    /// The prefixes in broadcast mode; none is a prefix of another.
     pub(crate) prefixes: BTreeSet<Arc<[u8]>>,
-    /// Keys under which the present run of its request has remembered it, on a draft.
+    /// Keys under which the present run of its request, on a draft, was the first to remember the
+    /// client.
     pub(crate) new_keys: Vec<Box<[u8]>>,
 }
 
@@ -45,7 +46,7 @@ impl ClientTracking {
         self.redirect.unwrap_or_default() as i64
     }
 
-    /// Whether the keys that its request reads are remembered.
+    /// Whether the client is remembered under the keys that its request reads.
     pub(crate) fn remembers(&self) -> bool {
         match self.scope {
             Scope::Read => true,
@@ -56,11 +57,12 @@ impl ClientTracking {
     }
 }
 
-/// The invalid keys of one message, for an [`Encoder`]; `None` = all.
+/// The invalid keys of one message, for an [`Encoder`]; `None` = all keys.
 pub(crate) type Keys<'a> = Option<&'a [Arc<[u8]>]>;
 
-/// Appends an invalidation as the client gets it that tracks, or, with `redirected`, another one.
-/// Nothing if its protocol has no such message. `subscribed`: it has subscriptions.
+/// Appends an invalidation, as the client that tracks gets it or, with `redirected`, as another
+/// client gets it. Appends nothing if the client's protocol has no such message. `subscribed`:
+/// whether the client has subscriptions.
 pub fn write_invalidation(
     out: &mut Vec<u8>,
     protocol: Protocol,

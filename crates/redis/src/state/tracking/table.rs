@@ -10,15 +10,15 @@
 //! **Invariants**
 //! - I1: no change is missed. A client is remembered before it reads, and a change is told after it
 //!   is visible. Both take the lock of the key's shard. So either the change finds the client, or
-//!   the client reads the new value. A change is told when its guard ends, and clients may have
-//!   begun to read the key after it, under the same guard. So those that do not hear of it stay
-//!   remembered.
-//! - I2: the store tells of changes from the moment the first client tracks. That client waits
-//!   until all guards of before have ended (writes::N2).
+//!   the client reads the new value. A change is told when its guard ends. Clients may have begun
+//!   to read the key after the change, under the same guard: these do not hear of the change, and
+//!   stay remembered.
+//! - I2: the store tells of changes from the moment at which the first client tracks. That client
+//!   waits until all earlier guards have ended (writes::N2).
 //! - I3: memory is bounded: keys by `tracking-table-max-keys`, and all of the table by a share of
-//!   `memory` (`MEMORY_SHARE`). A key that has to go is invalidated, as if it had changed. A
-//!   mailbox that is full of invalidations for a client has one for all keys instead. The prefixes
-//!   of all clients have the same share, and more of them are refused.
+//! `memory` (`MEMORY_SHARE`). A key that has to go is invalidated, as if it had changed. If a
+//! mailbox is full of invalidations for a client, they become one of all keys. The prefixes of all
+//! clients have the same share of memory; further prefixes are refused.
 //! - I4: a change of many keys at once (an emptied database, exchanged ones, tablets that leave
 //!   this server) invalidates all keys of all clients.
 //!
@@ -47,7 +47,8 @@ const KEY_BYTES: usize = 128;
 const READER_BYTES: usize = 48;
 /// Memory of a client's prefix beside its text.
 pub(crate) const PREFIX_BYTES: usize = 256;
-/// Clients under one key above which those that have gone are looked for.
+/// Number of clients under one key above which the clients that have gone are searched and
+/// forgotten.
 const CROWD: usize = 1_024;
 /// The store tells of changes for this long after the last client that tracked.
 const LINGER_MS: u64 = 10_000;
@@ -99,7 +100,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// `keys`: 0 = only the memory bounds them.
+    /// `keys` is the maximum number of keys; 0: only memory bounds them.
     pub fn new(keys: usize, memory_bytes: u64) -> Limits {
         Limits {
             keys: if keys == 0 { usize::MAX } else { keys },
@@ -114,7 +115,7 @@ struct Prefixes {
     clients: HashMap<Box<[u8]>, Readers>,
     /// Number of prefixes by length.
     lengths: BTreeMap<usize, usize>,
-    /// Of each client's prefixes.
+    /// Bytes of the prefixes of each client.
     bytes: usize,
 }
 
@@ -196,8 +197,8 @@ impl Tracking {
         self.client_count.load(Ordering::Relaxed) > 0
     }
 
-    /// A client tracks from now on. `listen` makes the store tell of changes, and waits until it
-    /// does (I2). The calling thread has no guard.
+    /// Notes that a client tracks from now on. `listen` makes the store tell of changes, and waits
+    /// until it does (I2). The calling thread must have no guard.
     pub(crate) fn begin<E>(
         &self,
         client: u64,
@@ -207,7 +208,7 @@ impl Tracking {
         self.change_clients(|clients| {
             clients.insert(client, thread as u16);
         });
-        fence(Ordering::SeqCst); // either it reads what another has written, or is_on is seen
+        fence(Ordering::SeqCst); // the client reads what others have written, or they see `is_on`
         let mut listens = self.listens();
         if !*listens {
             if let Err(error) = listen() {
@@ -220,8 +221,8 @@ impl Tracking {
         Ok(())
     }
 
-    /// A client tracks no more. The keys that it has read are forgotten when they change or have to
-    /// leave.
+    /// Notes that a client does not track any more. The keys that it has read are forgotten when
+    /// they change or have to go.
     pub(crate) fn end<'p>(&self, client: u64, prefixes: impl Iterator<Item = &'p Arc<[u8]>>) {
         self.remove_prefixes(client, prefixes);
         self.idle_since_ms.store(clock::now_ms(), Ordering::Relaxed);
@@ -240,7 +241,8 @@ impl Tracking {
         clients.copied().collect()
     }
 
-    /// False: the prefixes of all clients would take too much memory, and none was added.
+    /// Adds prefixes. Returns false if the prefixes of all clients would take too much memory; then
+    /// none was added.
     #[must_use]
     pub(crate) fn add_prefixes<'p>(
         &self,
@@ -299,7 +301,8 @@ impl Tracking {
         }
     }
 
-    /// A client is about to read a key (I1). Returns whether it was not remembered there.
+    /// Remembers a client that is about to read a key (I1). Returns whether it was not remembered
+    /// there before.
     pub(crate) fn remember(
         &self,
         threads: &[ThreadShared],
@@ -330,7 +333,7 @@ impl Tracking {
         true
     }
 
-    /// Forgets the clients of a key that track no more.
+    /// Forgets the clients of a key that do not track any more.
     #[cold]
     fn forget_gone(&self, key: &[u8]) {
         let clients = self.clients.lock();
@@ -344,13 +347,13 @@ impl Tracking {
         }
     }
 
-    /// Whether keys have to leave.
+    /// Whether keys have to go.
     pub fn exceeds(&self, limits: Limits) -> bool {
         self.keys.load(Ordering::Relaxed) > limits.keys
             || self.bytes.load(Ordering::Relaxed) > limits.bytes
     }
 
-    /// Invalidates up to `most` keys, from this shard on, while there are too many (I3).
+    /// Invalidates up to `most` keys, from shard `from` on, while there are too many keys (I3).
     fn evict(&self, threads: &[ThreadShared], limits: Limits, most: usize, from: usize) {
         let (mut evicted, mut empty) = (0, 0);
         let mut place = from;
@@ -398,12 +401,13 @@ impl Tracking {
             }
         }
         if !all.is_empty() {
-            // If no thread can be had, they are dropped here.
+            // If there is no thread for it, they are dropped here.
             let _ = self.discards.give(move || drop(all));
         }
     }
 
-    /// Forgets a key, and returns those that are to hear of its change. The others stay (I1).
+    /// Forgets a key, and returns the clients that are to hear of its change. The other clients
+    /// stay (I1).
     fn forget(&self, write: &Written) -> Option<Readers> {
         let key = &write.key;
         let mut shard = self.shard(self.place(key));
@@ -420,7 +424,7 @@ impl Tracking {
         Some(told)
     }
 
-    /// A client that was about to read a key has not read it: it is not remembered there.
+    /// Forgets a client that was about to read a key and has not read it.
     pub(crate) fn take_back(&self, client: u64, key: &[u8]) {
         let mut shard = self.shard(self.place(key));
         let Some(readers) = shard.keys.get_mut(key) else {
@@ -435,8 +439,9 @@ impl Tracking {
         }
     }
 
-    /// Keys have changed; `writes` of one guard, those of databases only. The origin of a write is
-    /// the client that does not want to hear of it; 0 = none.
+    /// Posts invalidations of changed keys; `writes` are those of one guard, in tables behind
+    /// databases only. The origin of a write is the client that does not want to hear of it; 0 =
+    /// none.
     pub(crate) fn changed(&self, threads: &[ThreadShared], writes: &[&Written]) {
         for write in writes {
             if let Some(readers) = self.forget(write) {
@@ -453,7 +458,7 @@ impl Tracking {
         }
     }
 
-    /// All keys of all clients have changed, or of those of one thread (I4).
+    /// Posts that all keys have changed, to all clients or to those of one thread (I4).
     pub fn all_changed(&self, threads: &[ThreadShared], thread: Option<usize>) {
         if !self.is_on() {
             return;
@@ -475,13 +480,14 @@ impl Tracking {
         self.listens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `show` with whether the store is to tell of changes. No client begins meanwhile.
+    /// Calls `show` with whether the store is to tell of changes. No client begins to track
+    /// meanwhile.
     pub(crate) fn show_data(&self, show: impl FnOnce(bool)) {
         show(*self.listens());
     }
 
-    /// To be called at times by a thread without a guard. `stop` makes the store tell of changes no
-    /// more.
+    /// Must be called from time to time by a thread without a guard. `stop` ends the store's
+    /// telling of changes.
     pub(crate) fn tend(&self, threads: &[ThreadShared], limits: Limits, stop: impl FnOnce()) {
         self.evict(threads, limits, EVICTED_AT_ONCE, 0);
         if self.is_on() {
@@ -527,8 +533,8 @@ fn invalidate(threads: &[ThreadShared], key: &[u8], readers: &Readers) {
     }
 }
 
-/// Posts changes by one client to those that want to hear of them; as in Redis, those of each
-/// prefix by themselves.
+/// Posts changes by one client to the clients that want to hear of them. As in Redis, the keys of
+/// each prefix are a message of their own.
 fn broadcast(threads: &[ThreadShared], prefixes: &Prefixes, writes: &[&Written]) {
     let mut told: BTreeMap<&[u8], (BTreeSet<&[u8]>, &Readers)> = BTreeMap::new();
     for write in writes {

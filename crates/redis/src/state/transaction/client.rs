@@ -7,7 +7,7 @@ use duramen_base::ids::Level;
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct ClientTransaction {
-    /// `None`: it is not between MULTI and EXEC.
+    /// The open transaction; `None` if the client is not between MULTI and EXEC.
     open: Option<Box<Transaction>>,
     /// Number of transactions so far.
     count: u64,
@@ -27,7 +27,7 @@ impl ClientTransaction {
         self.open.as_deref_mut()
     }
 
-    /// The number of the transaction in which it is, or was last.
+    /// The number of the transaction that is open, or was last.
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.count
@@ -46,7 +46,7 @@ impl ClientTransaction {
         &mut self.watched
     }
 
-    /// Takes the watched keys; it watches none then.
+    /// Takes the watched keys: the client watches none after that.
     pub(crate) fn take_watched(&mut self) -> Watches {
         std::mem::take(&mut self.watched)
     }
@@ -66,25 +66,25 @@ impl ClientTransaction {
         self.discards += 1;
     }
 
-    /// A new transaction begins.
+    /// Begins a new transaction.
     pub(in crate::state) fn begin(&mut self, transaction: Box<Transaction>) {
         self.count += 1;
         self.open = Some(transaction);
     }
 
-    /// It ends, and the keys are not watched any more.
+    /// Ends the transaction; the keys are not watched any more.
     pub(in crate::state) fn end(&mut self) -> Option<Box<Transaction>> {
         self.watched = Watches::default();
         self.open.take()
     }
 
-    /// It goes on as it was before its end.
+    /// Restores the transaction as it was before its end.
     pub(in crate::state) fn resume(&mut self, transaction: Box<Transaction>, watched: Watches) {
         self.open = Some(transaction);
         self.watched = watched;
     }
 
-    /// A command of the running transaction requests a level for its writes.
+    /// Notes that a command of the running transaction requests a level for its writes.
     pub(crate) fn ask_level(&mut self, level: Level) {
         self.asked_level = self.asked_level.max(Some(level));
     }

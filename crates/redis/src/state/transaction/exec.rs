@@ -8,14 +8,15 @@ use std::time::Duration;
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct RunningExec {
-    /// A command of a transaction is running.
+    /// Whether a command of a transaction is running.
     runs: bool,
     /// Number of objects that walks of the running EXEC have visited.
     walked: usize,
-    /// The tables behind the databases, as the running EXEC found them under its guard. It creates
-    /// none: it would wait for its own open group.
+    /// The tables behind the databases, as the running EXEC found them under its guard. EXEC
+    /// creates no tables: it would wait for its own open group.
     dbs: Option<[Option<TableId>; DBS]>,
-    /// The suspended run of the EXEC that runs, before it goes on and after it has stopped.
+    /// The suspended run of the EXEC: it is here before the run goes on, and after the run has
+    /// stopped.
     suspended: Option<Box<ExecRun>>,
     /// Time that the scripts of the running EXEC have taken.
     scripts_took: Duration,
@@ -32,18 +33,19 @@ impl RunningExec {
         self.runs = runs;
     }
 
-    /// No walk has visited an object.
+    /// Sets the number of visited objects to 0.
     pub(crate) fn begin_walks(&mut self) {
         self.walked = 0;
     }
 
-    /// A walk has visited so many more objects; returns the number of all.
+    /// Adds objects that a walk has visited; returns the number of all.
     pub(crate) fn walk(&mut self, objects: usize) -> usize {
         self.walked += objects;
         self.walked
     }
 
-    /// The tables behind the databases; `None`: they are those of the server.
+    /// The tables behind the databases, as the running EXEC found them; `None`: they are those of
+    /// the server.
     #[inline]
     pub(crate) fn dbs(&self) -> Option<&[Option<TableId>; DBS]> {
         self.dbs.as_ref()
@@ -61,7 +63,7 @@ impl RunningExec {
         self.suspended = run;
     }
 
-    /// Time that its scripts have taken.
+    /// Time that the scripts of the running EXEC have taken.
     pub(crate) fn scripts_took(&self) -> Duration {
         self.scripts_took
     }

@@ -24,33 +24,33 @@ pub(crate) struct Transaction {
     pub(crate) commands: Vec<u16>,
     /// The hashes of all their keys, in order, unless `lacks_hashes`.
     hashes: Vec<KeyHash>,
-    /// A request came without the hashes of its keys.
+    /// Whether a request came without the hashes of its keys.
     lacks_hashes: bool,
     /// The flags that any of its commands has.
     flags: u64,
-    /// A command selects or names databases.
+    /// Whether a command selects or names databases.
     pub(crate) names_dbs: bool,
-    /// A command changes more than data, and that cannot be taken back.
+    /// Whether a command changes more than data, which cannot be taken back.
     pub(crate) acts: bool,
-    /// A command runs a script.
+    /// Whether a command runs a script.
     pub(crate) runs_scripts: bool,
-    /// A SORT reads keys that its arguments do not name.
+    /// Whether a SORT reads keys that its arguments do not name.
     pub(crate) sorts_by_keys: bool,
     /// Bytes of the queue, as `admit` counts them.
     pub(crate) queued_bytes: usize,
     /// Queued requests without keys, `SELECT` excluded.
     pub(crate) without_keys: usize,
-    /// A queued request writes.
+    /// Whether a queued request writes.
     pub(crate) writes: bool,
-    /// A request was refused: EXEC will refuse all of them.
+    /// Whether a request was refused: EXEC will refuse all of them.
     pub(crate) broken: bool,
     /// The runs of EXEC that were in vain.
     pub(crate) conflicts: Conflicts,
-    /// EXEC runs on a draft, and in slices unless it needs the whole store.
+    /// Whether EXEC runs on a draft, and in slices unless it needs the whole store.
     pub(crate) sliced: bool,
-    /// Its run that was suspended.
+    /// The suspended run of EXEC.
     pub(crate) run: Option<Box<ExecRun>>,
-    /// The time of the slices of its run so far.
+    /// The time of the slices of this run so far.
     pub(crate) ran: Duration,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Facts {
     pub(crate) acts: bool,
     pub(crate) runs_scripts: bool,
     pub(crate) sorts_by_keys: bool,
-    /// The hashes of its keys are not known.
+    /// Whether the hashes of its keys are not known.
     pub(crate) lacks_hashes: bool,
 }
 
@@ -106,7 +106,7 @@ impl Transaction {
         (!self.lacks_hashes).then_some(&self.hashes)
     }
 
-    /// Whether its keys are not known before it has run.
+    /// Whether the keys of the transaction are not known before it has run.
     pub(crate) fn is_drafted(&self) -> bool {
         self.runs_scripts || self.sorts_by_keys
     }
@@ -178,7 +178,7 @@ impl Spare {
         self.transaction.take().unwrap_or_default()
     }
 
-    /// The transaction has ended.
+    /// Takes back the memory of a transaction that has ended.
     pub(crate) fn end(&mut self, mut transaction: Box<Transaction>) {
         if transaction.queued_bytes <= KEPT_BYTES_MAX {
             transaction.clear();

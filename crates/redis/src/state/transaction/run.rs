@@ -13,12 +13,12 @@ pub(crate) struct ExecRun {
     pub(crate) draft: Box<Draft>,
     /// The tablet list with which its draft began (drafted::R4).
     pub(crate) list: Option<TabletsVersion>,
-    /// The next step.
+    /// The number of the next step.
     pub(crate) step: usize,
-    /// The replies of the steps before.
+    /// The replies of the earlier steps.
     pub(crate) reply: Vec<u8>,
     pub(crate) effects: Effects,
-    /// The client's database behind these steps.
+    /// The client's database after these steps.
     pub(crate) db: Db,
     pub(crate) tables: [Option<TableId>; DBS],
     pub(crate) user: Option<Arc<User>>,

@@ -59,7 +59,8 @@ impl Watches {
         keys.is_some_and(|keys| keys.contains_key(key))
     }
 
-    /// Adds a key that is not stored yet; false: there would be too many keys, or too many bytes.
+    /// Adds a key that is not stored yet; returns false if there would be too many keys, or too
+    /// many bytes.
     pub(crate) fn add(&mut self, table: TableId, key: &[u8], watched: Watched) -> bool {
         if self.len >= WATCHED_MAX || self.key_bytes + key.len() > WATCHED_BYTES_MAX {
             return false;
