@@ -4,7 +4,7 @@ use crate::number;
 use crate::result::answer;
 use mlua::{Lua, MultiValue, Table, Value};
 
-/// The number that `bit` makes of an argument: the lowest 32 bits of it, rounded.
+/// The number that `bit` makes of an argument: the lowest 32 bits of the rounded number.
 fn argument(args: &MultiValue, at: usize, name: &str) -> Result<i32, String> {
     let number = match args.get(at) {
         Some(Value::Integer(number)) => *number as f64,
@@ -16,7 +16,7 @@ fn argument(args: &MultiValue, at: usize, name: &str) -> Result<i32, String> {
         None => return Err(wrong(at, name, "no value")),
         Some(other) => return Err(wrong(at, name, other.type_name())),
     };
-    // As the addition of 2^52 + 2^51 rounds in the C library.
+    // The number is rounded as the addition of 2^52 + 2^51 rounds it in the C library.
     let rounded = number.round_ties_even();
     if !rounded.is_finite() {
         return Ok(0);

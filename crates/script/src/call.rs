@@ -2,9 +2,9 @@
 //! arguments, ask the server, and put short replies on the stack; `reply` makes the other values.
 //!
 //! - C1: an error of Lua jumps over the frame of `command` alone, which owns nothing: `ask` has
-//!   given back all of its own before the interpreter allocates.
-//! - C2: its pointer to the channel is of an `Rc` that lives as long as the interpreter: callbacks
-//!   of `mlua` in the same interpreter hold it, and `machine::live` beyond them.
+//!   dropped all that it owns before the interpreter allocates.
+//! - C2: the pointer to the channel points into an `Rc` that lives as long as the interpreter:
+//!   callbacks of `mlua` in the same interpreter hold it, and `machine::live` holds it beyond them.
 
 use crate::channel::{Answer, Arguments, Called, Channel, Event, Stopped};
 use crate::host::{Host, NO_MEMORY};
@@ -24,30 +24,31 @@ const ARGUMENT_WORK: usize = 64;
 /// Longest reply that stays in the channel after its value is made.
 const SHORT_BYTES: usize = 16 << 10;
 
-/// The functions of this file; the numbers are known to Lua.
+/// The functions of this file; Lua knows them by their numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// An error reply is raised.
+    /// `redis.call`: an error reply is raised.
     Call = 0,
-    /// An error reply is a value.
+    /// `redis.pcall`: an error reply is a value.
     Protected = 1,
-    /// Whether the command may run.
+    /// `redis.acl_check_cmd`: the reply says whether the command may run.
     Allowed = 2,
 }
 
-/// A reply that needs nothing of the host.
+/// A reply whose value needs no function of the host.
 #[derive(Clone, Copy)]
 enum Short {
     Number(f64),
     Null,
-    /// A place in the reply.
+    /// The start and the end of a text in the reply.
     Text(usize, usize),
     Status(usize, usize),
-    /// Any other: `reply` makes its value.
+    /// Any other reply: `reply` makes its value.
     Not,
 }
 
-/// Adds the functions of this file to those of the host. `bytes_max`: maximum of all arguments.
+/// Adds the functions of this file to those of the host. `bytes_max`: maximum bytes of all
+/// arguments together.
 pub(crate) fn add(
     lua: &Lua,
     channel: &Rc<Channel>,
@@ -80,7 +81,7 @@ pub(crate) fn add(
     Ok(())
 }
 
-/// A call of the script. Its upvalues are those of `add`.
+/// A call by a script. Its upvalues are those that `add` gave it.
 unsafe extern "C-unwind" fn command(state: *mut lua_State) -> c_int {
     // SAFETY: Lua calls it with its arguments on a stack with 20 free places, and with the upvalues
     // that `add` gave it (C2). The reply stays where it is until the next call of `ask`; C1.
@@ -119,14 +120,14 @@ unsafe extern "C-unwind" fn command(state: *mut lua_State) -> c_int {
     1
 }
 
-/// Asks the server to run the command on the stack, or whether it would, and leaves its end in the
-/// channel. The script may be suspended.
+/// Asks the server to run the command on the stack or, with `asks`, whether the command may run.
+/// Leaves the answer in the channel. The script may be suspended.
 ///
 /// # Safety
 /// `state` is the one of a running function of C.
 unsafe fn ask(state: *mut lua_State, channel: &Channel, asks: bool) -> Short {
     let memory = || {
-        // SAFETY: of a running function, as above; neither allocates.
+        // SAFETY: the state is that of a running function, as above; neither call allocates.
         let (kib, rest) = unsafe {
             (
                 lua_gc(state, LUA_GCCOUNT, 0),
@@ -136,7 +137,7 @@ unsafe fn ask(state: *mut lua_State, channel: &Channel, asks: bool) -> Short {
         ((kib as usize) << 10) + rest as usize
     };
     let ended = || -> Result<Called, Stopped> {
-        // SAFETY: as this function.
+        // SAFETY: the caller keeps the same rule.
         let taken = unsafe { arguments(state, channel.arguments_max.get()) };
         channel.look(memory)?; // a command may take as long as many instructions
         let args = match taken {
@@ -222,7 +223,7 @@ unsafe fn arguments(state: *mut lua_State, bytes_max: usize) -> Result<Arguments
     }
 }
 
-/// As `%.17g` writes it: an integer of at most 17 digits in full.
+/// The text of a number as `%.17g` writes it, but an integer of at most 17 digits in full.
 fn number_text(number: f64) -> Vec<u8> {
     let integer = number as i64;
     let is_short = integer.unsigned_abs() < 100_000_000_000_000_000;
@@ -233,7 +234,7 @@ fn number_text(number: f64) -> Vec<u8> {
     }
 }
 
-/// The value of a reply that is not [`Short`]: whether it is no error, and the value.
+/// The value of a reply that is not [`Short`]; the first result is whether it is no error.
 fn reply(host: Host<'_>) -> mlua::Result<(bool, Value)> {
     let Host { lua, channel } = host;
     match channel.called.take() {

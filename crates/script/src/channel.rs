@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Work between two looks at the clock, about one nanosecond each.
+/// Work between two looks at the clock; a unit takes about one nanosecond.
 const WORK_PER_LOOK: usize = 1 << 16;
 
 /// Limits of one interpreter, and the texts that it tells scripts.
@@ -63,7 +63,7 @@ pub struct Job {
     pub program: Program,
     pub keys: Arguments,
     pub args: Arguments,
-    /// The client speaks RESP3.
+    /// Whether the client speaks RESP3.
     pub resp3: bool,
     /// The script is suspended each time that it has run for this long.
     pub slice: Duration,
@@ -115,7 +115,7 @@ impl Arguments {
         self.bytes.len()
     }
 
-    /// Bytes of memory that they take.
+    /// Bytes of memory that the arguments take.
     fn capacity_bytes(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
     }
@@ -131,16 +131,17 @@ impl Arguments {
 /// The reason why the script is suspended.
 #[derive(Debug)]
 pub enum Event {
-    /// It has ended; the interpreter takes another.
+    /// The script has ended; the interpreter takes another one.
     Done(Outcome),
-    /// It calls a command, and goes on with [`Answer::Reply`]. `resp3`: the form of the reply.
+    /// The script calls a command, and goes on with [`Answer::Reply`]. `resp3`: the form of the
+    /// reply.
     Call { args: Arguments, resp3: bool },
-    /// It asks whether it may run a command; the reply is an integer or an error.
+    /// The script asks whether it may run a command; the reply is an integer or an error.
     Allowed { args: Arguments },
-    /// It has something for the log, at a level from 0 to 3; it goes on with [`Answer::GoOn`].
+    /// The script writes to the log, at a level from 0 to 3, and goes on with [`Answer::GoOn`].
     Log { level: u8, text: Vec<u8> },
-    /// It has run for its slice, and its interpreter has this much memory in bytes; it goes on with
-    /// [`Answer::GoOn`] for as long again, or with [`Answer::Slice`].
+    /// The script has run for its slice, and its interpreter has this much memory in bytes. It goes
+    /// on with [`Answer::GoOn`] for a slice of the same length, or with [`Answer::Slice`].
     Slice { memory_bytes: usize },
 }
 
@@ -149,11 +150,11 @@ pub enum Event {
 pub struct Outcome {
     /// The reply, as RESP.
     pub reply: Vec<u8>,
-    /// The reply is an error of the script, not one that it returned.
+    /// Whether the reply is an error that the script raised, not one that it returned.
     pub failed: bool,
     /// The functions of the library that was loaded.
     pub registered: Vec<Registered>,
-    /// It was stopped; there is no reply.
+    /// Whether the script was stopped: then there is no reply.
     pub stopped: bool,
     /// See [`Machine::is_heavy`](crate::Machine::is_heavy).
     pub(crate) heavy: bool,
@@ -185,21 +186,21 @@ pub enum Answer {
     Run(Box<Job>),
     /// Reads a script and does not run it.
     Compile(Arc<Script>),
-    /// Reads a library, and returns its functions. It is suspended as a script, each time that it
-    /// has run for this long.
+    /// Reads a library, and returns its functions. The load is suspended, as a script is, each time
+    /// that it has run for this long.
     Load(Arc<LibraryText>, Duration),
     /// The reply of a command, as RESP.
     Reply(Vec<u8>),
     GoOn,
-    /// As `GoOn`; each slice is so long from now on.
+    /// As `GoOn`; from now on each slice has this length.
     Slice(Duration),
-    /// machine::K2.
+    /// Ends the script (machine::K2).
     Stop,
-    /// The interpreter is dropped; only between scripts.
+    /// Ends the coroutine, because the interpreter is dropped. Sent only between scripts.
     Quit,
 }
 
-/// The end of a call, until its value is made.
+/// The answer to a call, until its value is made.
 #[derive(Debug, Default)]
 pub(crate) enum Called {
     /// The reply, as RESP.
@@ -223,9 +224,9 @@ pub(crate) struct Channel {
     /// The lowest address of the interpreter's stack.
     pub(crate) stack_limit: Cell<usize>,
     pub(crate) random: RefCell<crate::random::Generator>,
-    /// The end of the last call (`call`).
+    /// The answer to the last call (`call`).
     pub(crate) called: RefCell<Called>,
-    /// Maximum of their bytes.
+    /// Maximum bytes of the arguments of a command.
     pub(crate) arguments_max: Cell<usize>,
 }
 
@@ -288,7 +289,7 @@ impl Channel {
         Ok(answer)
     }
 
-    /// To be called now and then while a script runs. `memory_bytes`: of the interpreter.
+    /// Must be called now and then while a script runs. `memory_bytes`: memory of the interpreter.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
@@ -311,8 +312,8 @@ impl Channel {
         Ok(self.look(|| lua.used_memory())?)
     }
 
-    /// To be called in each step of the host that takes about `work` nanoseconds. The script may be
-    /// suspended.
+    /// Must be called in each step of the host that takes about `work` nanoseconds. The script may
+    /// be suspended.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).

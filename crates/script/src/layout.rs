@@ -9,13 +9,13 @@ use std::rc::Rc;
 
 /// Longest integer, in bytes.
 const INTEGER_BYTES_MAX: usize = 32;
-/// Most digits of a number in a format: the work for an item has an end.
+/// Maximum digits of a number in a format: they bound the work for an item.
 const DIGITS_MAX: usize = 32;
 /// Work for one item, beside its bytes (`Host::charge`).
 const ITEM_WORK: usize = 16;
 /// Bytes of a text that are copied in one nanosecond.
 const COPIED_PER_WORK: usize = 8;
-/// The alignment without `!`.
+/// The alignment of a format without `!`.
 const NO_ALIGNMENT: usize = 1;
 /// The alignment of `!` alone: the largest of C's basic types.
 const NATIVE_ALIGNMENT: usize = 8;
@@ -29,15 +29,15 @@ struct Format<'f> {
 /// An item of a format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Item {
-    /// Bytes, and whether it is signed.
+    /// The number of bytes, and whether the integer is signed.
     Integer(usize, bool),
     Float,
     Double,
     Pad,
-    /// Length; 0 stands for the length of the argument, or the number before it.
+    /// The length of a text; 0 stands for the length of the argument, or for the number before it.
     Fixed(usize),
     Terminated,
-    /// It takes no bytes of its own.
+    /// An item that takes no bytes of its own.
     Nothing,
 }
 
@@ -134,7 +134,8 @@ fn bad(at: usize, name: &str, why: &str) -> String {
     format!("bad argument #{at} to '{name}' ({why})")
 }
 
-/// An unknown option is a wrong argument; other mistakes of a format are told as they are.
+/// The error of a wrong format. An unknown option is a wrong argument; other mistakes have texts of
+/// their own.
 fn wrong(text: String, name: &str) -> String {
     if text.starts_with("invalid format") {
         bad(1, name, &text)
@@ -143,7 +144,7 @@ fn wrong(text: String, name: &str) -> String {
     }
 }
 
-/// Argument `at`, from 1.
+/// Argument `at`, counted from 1, as a number.
 fn number_at(args: &MultiValue, at: usize, name: &str) -> Result<f64, String> {
     match args.get(at - 1) {
         Some(Value::Integer(number)) => Ok(*number as f64),
@@ -183,7 +184,7 @@ fn write_ordered<const BYTES: usize>(out: &mut Vec<u8>, mut bytes: [u8; BYTES], 
 }
 
 fn write_integer(out: &mut Vec<u8>, number: f64, bytes: usize, little: bool) {
-    // As C converts a number that is too large for a signed integer.
+    // The number is converted as C does it if the number is too large for a signed integer.
     let value = match number >= 0.0 {
         true if number < 18_446_744_073_709_551_616.0 => number as u64,
         true => 0,
@@ -268,8 +269,8 @@ fn read_integer(bytes: &[u8], little: bool, signed: bool) -> f64 {
 const UNPACK: &str = "unpack";
 const TOO_SHORT: &str = "data string too short";
 
-/// The bytes of an item at the beginning of `rest`. The length of a text may be the value before
-/// it: then that value is taken away.
+/// The bytes of an item at the beginning of `rest`. The length of a text may be the last one of
+/// `values`: then that value is removed.
 fn length_of(item: Item, rest: &[u8], values: &mut Vec<Value>) -> Result<usize, String> {
     Ok(match item {
         Item::Integer(bytes, _) => bytes,

@@ -36,7 +36,7 @@ impl LibraryText {
         let line_bytes = text.iter().position(|byte| *byte == b'\n');
         let line_bytes = line_bytes.ok_or_else(invalid)?;
         let words = split(text.get(2..line_bytes).unwrap_or_default()).ok_or_else(invalid)?;
-        // `#! name=x` has an empty engine.
+        // The text `#! name=x` names an empty engine.
         let has_engine = text.get(2).is_some_and(|byte| !byte.is_ascii_whitespace());
         let (engine, words) = match words.split_first() {
             Some((engine, rest)) if has_engine => (engine.as_str(), rest),
@@ -75,8 +75,8 @@ impl LibraryText {
     }
 }
 
-/// Splits a line into words, with quotes as on the command line of Redis. `None`: a quote has no
-/// end.
+/// Splits a line into words, with quotes as on the command line of Redis. Returns `None` if a quote
+/// has no end.
 fn split(line: &[u8]) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut bytes = line.iter().copied().peekable();

@@ -6,7 +6,8 @@
 //! [`Answer`].
 //!
 //! **Invariants**
-//! - K1: one script at a time. An interpreter whose script is suspended takes no other.
+//! - K1: an interpreter runs one script at a time. While its script is suspended, it takes no
+//!   other.
 //! - K2: [`Answer::Stop`] ends the script: from then on every hook and every call of the host fails
 //!   with an error that no script can catch, so the coroutine comes to its end.
 //! - K3: the pointer to the coroutine's handle is used inside of that coroutine alone, whose frame
@@ -33,7 +34,7 @@ const STACK_BYTES: usize = 8 << 20;
 /// An interpreter.
 pub struct Machine {
     fiber: Coroutine<Answer, Event, (), DefaultStack>,
-    /// A script is suspended.
+    /// Whether a script is suspended.
     busy: bool,
     heavy: bool,
 }
@@ -99,7 +100,7 @@ impl Machine {
         self.resume(Answer::Load(library, slice))
     }
 
-    /// The text of the error if a script cannot be compiled. It does not run.
+    /// The text of the error if a script cannot be compiled. The script does not run.
     ///
     /// # Panics
     /// As [`start`](Self::start).
@@ -116,8 +117,9 @@ impl Machine {
         self.busy
     }
 
-    /// Whether the last script has left so much garbage that another interpreter should take its
-    /// place: there is no collection when an allocation fails, and to clear it takes long.
+    /// Whether the last script has left so much garbage that another interpreter should take the
+    /// place of this one: nothing is collected when an allocation fails, and clearing the garbage
+    /// takes long.
     pub fn is_heavy(&self) -> bool {
         self.heavy
     }
@@ -140,7 +142,7 @@ impl Drop for Machine {
     }
 }
 
-/// The life of an interpreter: the bottom frame of its coroutine.
+/// The bottom frame of an interpreter's coroutine, which runs until the interpreter is dropped.
 fn live(yielder: &Yielder<Answer, Event>, first: Answer, limits: &Limits, stack_limit: usize) {
     let channel = Rc::new(Channel::new());
     channel.yielder.set(yielder);

@@ -29,7 +29,7 @@ pub(crate) fn general(number: f64, digits: usize) -> String {
     shortened(&format!("{number:.decimals$}")).to_owned()
 }
 
-/// Without zeros at the end of its decimals.
+/// The text without zeros at the end of its decimals.
 fn shortened(text: &str) -> &str {
     if text.contains('.') {
         text.trim_end_matches('0').trim_end_matches('.')
@@ -38,8 +38,8 @@ fn shortened(text: &str) -> &str {
     }
 }
 
-/// An integer as C's conversion of a `double` to `long long` gives it on x86-64: the smallest one
-/// for a number that is none, or too large.
+/// An integer as C converts a `double` to `long long` on x86-64: a number that is NaN or too large
+/// becomes the smallest integer.
 pub(crate) fn to_integer(number: f64) -> i64 {
     let range = -9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0;
     if range.contains(&number) {

@@ -7,9 +7,9 @@ use crate::result::answer;
 use mlua::{Lua, MultiValue, Table, Value};
 use std::rc::Rc;
 
-/// Tables nested deeper are packed as nil, as in the C library.
+/// Maximum nesting of packed tables: deeper ones are packed as nil, as in the C library.
 const NESTING_MAX: usize = 16;
-/// Deepest nesting that is read.
+/// Maximum nesting that is read.
 const DEPTH_MAX: usize = 500;
 /// Maximum results of one call.
 const RESULTS_MAX: usize = 7_000;
@@ -72,7 +72,7 @@ struct Writer<'h> {
 }
 
 impl Writer<'_> {
-    /// Fails if these bytes more are too many.
+    /// Fails if the text would be too long with these bytes more.
     fn check(&self, bytes: usize) -> Result<(), String> {
         if self.out.len().saturating_add(bytes) > self.bytes_max {
             Err(NO_MEMORY.to_owned())
@@ -144,7 +144,7 @@ impl Writer<'_> {
     }
 }
 
-/// A text of an error, or an error of the host.
+/// The text of an error, or an error of the host.
 enum Stop {
     Text(String),
     Host(mlua::Error),
@@ -286,8 +286,9 @@ fn whole(args: &MultiValue, at: usize, name: &str) -> Result<i64, String> {
     }
 }
 
-/// The values of a text, and their number. They are in a table: Rust refers to one at a time.
-/// `limit`: maximum values, and the next offset comes first; `None`: all values.
+/// The values of a text, and their number. They are in a table, so that Rust refers to one at a
+/// time. `limit`: maximum number of values; the next offset then comes before them. `None`: all
+/// values.
 fn unpack(
     host: Host<'_>,
     args: &MultiValue,

@@ -1,9 +1,9 @@
 //! The patterns of `string.find` and its like, as Lua 5.1 matches them. Lua's own matcher is C: it
 //! can be neither suspended nor stopped, and a long pattern overflows its stack.
 //!
-//! - R1: a match is suspended like any code of a script: each [`STEPS_PER_TICK`] steps it looks at
-//!   the clock ([`Channel::tick`]).
-//! - R2: its recursion has a limit ([`DEPTH_MAX`]).
+//! - R1: a match is suspended like any code of a script: after each [`STEPS_PER_TICK`] steps it
+//!   looks at the clock ([`Channel::tick`]).
+//! - R2: the recursion of a match has a limit ([`DEPTH_MAX`]).
 
 use crate::channel::Channel;
 use mlua::{Lua, MultiValue, String as LuaString, Table, Value};
@@ -12,12 +12,12 @@ use std::rc::Rc;
 const CAPTURES_MAX: usize = 32;
 /// Depth of nested repetitions and captures, as in later versions of Lua.
 const DEPTH_MAX: usize = 200;
-/// Some ten microseconds.
+/// Steps between two looks at the clock: some ten microseconds.
 const STEPS_PER_TICK: u32 = 4_096;
 const SPECIALS: &[u8] = b"^$*+?.([%-";
 const ESCAPE: u8 = b'%';
 
-/// Why a match has no result: the text of an error, or an error of the host.
+/// The reason why a match has no result: the text of an error, or an error of the host.
 enum Fault {
     Text(&'static str),
     Host(mlua::Error),
@@ -36,7 +36,7 @@ struct Matcher<'a> {
     lua: &'a Lua,
     channel: &'a Channel,
     text: &'a [u8],
-    /// Up to its first zero, where C sees its end.
+    /// The pattern up to its first zero byte, where C sees its end.
     pattern: &'a [u8],
     captures: Vec<(usize, Length)>,
     depth: usize,
@@ -69,7 +69,7 @@ impl<'a> Matcher<'a> {
         self.text.get(place).copied().unwrap_or(0)
     }
 
-    /// R1.
+    /// Counts a step, and looks at the clock if it is time for that (R1).
     fn step(&mut self) -> Matched<()> {
         self.steps += 1;
         if self.steps >= STEPS_PER_TICK {
@@ -112,7 +112,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// `end`: the place of the set's `]`.
+    /// Whether a byte is in the set that begins at `start`. `end`: the place of the set's `]`.
     fn is_in_set(&self, byte: u8, start: usize, end: usize) -> bool {
         let negated = self.at(start + 1) == b'^';
         let mut place = start + usize::from(negated) + 1;
@@ -135,7 +135,7 @@ impl<'a> Matcher<'a> {
         negated
     }
 
-    /// The end of the match at `from` of the text with the pattern from `place` on.
+    /// Matches the text at `from` with the pattern from `place` on; returns the end of the match.
     fn matches(&mut self, from: usize, place: usize) -> Matched<Option<usize>> {
         if self.depth >= DEPTH_MAX {
             return Err(Fault::Text("pattern too complex")); // R2
@@ -178,7 +178,7 @@ impl<'a> Matcher<'a> {
                 (ESCAPE, digit @ b'0'..=b'9') => {
                     let (start, length) = self.capture(digit)?;
                     let text = |from: usize| self.text.get(from..from.checked_add(length)?);
-                    // `None`: a capture of a position, or the text ends before.
+                    // There is no text if the capture is of a position, or if the text ends before.
                     let Some(rest) = text(from).filter(|rest| text(start) == Some(*rest)) else {
                         return Ok(None);
                     };
@@ -288,7 +288,7 @@ impl<'a> Matcher<'a> {
         let number = usize::from(digit).checked_sub(usize::from(b'1'));
         match number.and_then(|number| self.captures.get(number)) {
             Some((start, Length::Of(length))) => Ok((*start, *length)),
-            // As in C, where its length is a large number.
+            // As in C, where the length of such a capture is a large number.
             Some((start, Length::Position)) => Ok((*start, usize::MAX)),
             Some((_, Length::Unfinished)) | None => Err(invalid),
         }
@@ -382,7 +382,8 @@ fn is_in_class(byte: u8, class: u8) -> bool {
     is_in != class.is_ascii_uppercase()
 }
 
-/// In time that grows with the sum of both lengths: no script is suspended here.
+/// Finds a plain text, in time that grows with the sum of both lengths: no script is suspended
+/// here.
 fn plain(text: &[u8], wanted: &[u8]) -> Option<usize> {
     memchr::memmem::find(text, wanted)
 }
@@ -400,8 +401,8 @@ fn results(lua: &Lua, found: Matched<Vec<Value>>) -> mlua::Result<MultiValue> {
 
 type Search = (LuaString, LuaString, usize);
 
-/// `search(text, pattern, from)`: start and end of the first match, and its captures or itself;
-/// or nil. Places count from 0.
+/// `search(text, pattern, from)`: returns start and end of the first match, then its captures or
+/// the match itself; or nil. Places count from 0.
 fn search(lua: &Lua, channel: &Channel, (text, pattern, from): Search) -> mlua::Result<MultiValue> {
     let (text, pattern) = (text.as_bytes(), pattern.as_bytes());
     let mut matcher = Matcher::new(lua, channel, &text, &pattern);

@@ -11,9 +11,9 @@ use mlua::ffi::{
 use mlua::{Function, Lua};
 use std::ffi::c_int;
 
-/// Calls the function in its upvalue. Its first result is `true`, and the others are the results;
-/// or `false`, and then comes an error, a string with the caller's line in front; or nil, and then
-/// comes the error as it is.
+/// Calls the function in its upvalue. If the first result of that is `true`, returns the other
+/// results. If it is `false`, raises the second result, a string, with the caller's line in front
+/// of it. If it is nil, raises the second result as it is.
 unsafe extern "C-unwind" fn raising(state: *mut lua_State) -> c_int {
     // SAFETY: Lua calls it with its arguments on a stack with 20 free places, and with the upvalue
     // that `function` gave it; R1.
@@ -38,7 +38,7 @@ unsafe extern "C-unwind" fn raising(state: *mut lua_State) -> c_int {
     }
 }
 
-/// The function that raises the errors that `function` returns.
+/// Makes a function that raises the errors that `function` returns.
 pub(crate) fn raises(lua: &Lua, function: Function) -> mlua::Result<Function> {
     // SAFETY: the function is the only value on the stack, and becomes the upvalue of the closure,
     // which is the only value left.

@@ -1,5 +1,5 @@
-//! The generator of `math.random`: that of Redis, so that a script that seeds it draws the same
-//! numbers there and here.
+//! The generator of `math.random`. It is Redis's, so that a script that seeds it draws the same
+//! numbers as there.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -20,12 +20,12 @@ impl Generator {
         Generator(u64::from(seed as u32) << 16 | LOW)
     }
 
-    /// With a seed that nobody knows.
+    /// A generator with a seed that nobody knows.
     pub(crate) fn unknown() -> Generator {
         Generator::seeded(RandomState::new().hash_one(0) as i32)
     }
 
-    /// From 0 to 1, without 1.
+    /// The next number, from 0 to 1, without 1.
     pub(crate) fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(MULTIPLIER).wrapping_add(ADDEND) & STATE_BITS;
         ((self.0 >> 17) % MOST) as f64 / MOST as f64

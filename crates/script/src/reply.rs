@@ -9,13 +9,13 @@ const DEPTH_MAX: usize = 1_000;
 /// Error of a script whose result is nested deeper.
 const TOO_DEEP: &[u8] = b"ERR reached lua stack limit";
 
-/// An error reply; line ends become blanks, and those at its end are dropped, as in Redis.
+/// Writes an error reply. As in Redis, line ends become blanks, and those at its end are dropped.
 pub(crate) fn write_error(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'-');
     write_line(out, without_end(text));
 }
 
-/// Without the line ends behind it.
+/// The text without the line ends at its end.
 fn without_end(mut text: &[u8]) -> &[u8] {
     while let [rest @ .., last] = text
         && is_line_end(last)
@@ -38,7 +38,7 @@ fn write_line(out: &mut Vec<u8>, text: &[u8]) {
 /// The text of an error as `redis.error_reply` makes it: with a code in front.
 pub(crate) fn error_text(text: &[u8]) -> Vec<u8> {
     let text = text.strip_prefix(b"-").unwrap_or(text);
-    // Its first word is its code.
+    // The first word of the text is its code.
     let end = text.iter().position(|byte| *byte == b' ');
     let (code, rest) = match end {
         Some(end) => (&text[..end], &text[end + 1..]),
@@ -55,7 +55,7 @@ pub(crate) fn error_table(lua: &Lua, text: &[u8]) -> mlua::Result<Value> {
     Ok(Value::Table(table))
 }
 
-/// Reads a reply. The server wrote it, so it is well formed; anything else becomes nil.
+/// Reads a reply. The server wrote it, so it is well formed; any other bytes become nil.
 pub(crate) fn read(host: Host<'_>, bytes: &[u8]) -> mlua::Result<Value> {
     Reader { host, bytes }.value(0)
 }
@@ -175,7 +175,7 @@ pub(crate) struct Writer<'h> {
     pub(crate) host: Host<'h>,
     pub(crate) out: Vec<u8>,
     pub(crate) resp3: bool,
-    /// The script has chosen RESP3, so its booleans are booleans.
+    /// Whether booleans are written as booleans, because the script has chosen RESP3.
     pub(crate) booleans: bool,
     pub(crate) bytes_max: usize,
 }
@@ -198,7 +198,7 @@ impl Writer<'_> {
             .extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }
 
-    /// Fails if these bytes more are too many.
+    /// Fails if the reply would be too long with these bytes more.
     fn check(&self, bytes: usize) -> Result<(), String> {
         if self.out.len().saturating_add(bytes) > self.bytes_max {
             Err(format!(
@@ -278,7 +278,7 @@ impl Writer<'_> {
         self.array(table, depth)
     }
 
-    /// The elements up to the first nil; their number stands before them.
+    /// Writes the elements up to the first nil, with their number before them.
     fn array(&mut self, table: &Table, depth: usize) -> Result<(), String> {
         let element = |n: usize| table.raw_get::<Value>(n).unwrap_or(Value::Nil);
         let mut number = 0;
@@ -293,7 +293,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A map (`with_values`) or a set: the keys of a table.
+    /// Writes the keys of a table as a set or, `with_values`, as a map.
     fn pairs(&mut self, table: &Table, depth: usize, with_values: bool) -> Result<(), String> {
         let mut number = 0;
         for _ in table.pairs::<Value, Value>() {

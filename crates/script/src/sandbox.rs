@@ -26,20 +26,20 @@ use std::time::Instant;
 /// Instructions between two looks at the clock: less than a microsecond, but one instruction may
 /// work on a long text.
 const INSTRUCTIONS_PER_TICK: u32 = 100;
-/// Work for one key or argument of a script, beside that for each 8 bytes of it. Most take 100 ns,
-/// but Lua searches a chain of its table of texts for each: hundreds of microseconds at worst.
+/// Work for one key or argument of a script, beside the work for each 8 bytes of it. Most take 100
+/// ns. But Lua searches a chain of its table of texts for each: hundreds of microseconds at worst.
 const TEXT_WORK: usize = 4_000;
-/// More texts than this are given to a script without a collection meanwhile: a collection would
-/// find none of them dead, goes through the unfinished table in one piece, and keeps the table of
-/// texts from growing while it sweeps it, so that its chains get long.
+/// A script gets more texts than this without a collection meanwhile. A collection would find no
+/// dead texts, and would go through the unfinished table in one piece. It would also keep the table
+/// of texts from growing while it sweeps that table, so that the chains get long.
 const TEXTS_COLLECTED_MAX: usize = 1_000;
-/// Compiled scripts that an interpreter keeps; beyond that it forgets them all.
+/// Maximum compiled scripts that an interpreter keeps: if there would be more, it forgets them all.
 const COMPILED_MAX: usize = 512;
 /// The name of a script's chunk, as in Redis.
 const CHUNK: &str = "@user_script";
 type TextChange = fn(&[u8]) -> Vec<u8>;
 
-/// Functions of `string` that Lua's own code makes a byte at a time.
+/// Functions of `string` that Lua's own code runs a byte at a time.
 const TEXT_CHANGES: &[(&str, TextChange)] = &[
     ("upper", <[u8]>::to_ascii_uppercase),
     ("lower", <[u8]>::to_ascii_lowercase),
@@ -48,10 +48,10 @@ const TEXT_CHANGES: &[(&str, TextChange)] = &[
 /// The name of a library's chunk, as in Redis.
 const FUNCTION_CHUNK: &str = "@user_function";
 const PRELUDE: &str = "=prelude";
-/// Values that Rust may refer to at once (host::H1). `mlua` keeps them on a stack of Lua, which has
-/// room for 8,000, and the process ends when that stack cannot grow because the interpreter is
-/// full. So it has its size before the interpreter has a limit, and no collection shrinks it: its
-/// slots stay in use.
+/// Maximum values that Rust may refer to at once (host::H1). `mlua` keeps them on a stack of Lua,
+/// which has room for 8,000. The process ends when that stack cannot grow because the interpreter
+/// is full. So the stack gets its full size before the interpreter has a limit, and no collection
+/// shrinks it, because its slots stay in use.
 const REFERENCES: usize = 7_900;
 
 pub(crate) struct Sandbox {
@@ -59,16 +59,16 @@ pub(crate) struct Sandbox {
     run: Function,
     call_function: Function,
     load_library: Function,
-    /// The globals of functions.
+    /// The globals that functions see.
     environment: Table,
     compiled: RefCell<HashMap<String, Function>>,
-    /// The loaded libraries by their SHA-1: their functions by name.
+    /// The loaded libraries by their SHA-1, each a table of its functions by name.
     libraries: Table,
-    /// Memory in bytes above which it is better replaced than cleared of garbage.
+    /// Memory in bytes above which the interpreter is better replaced than cleared of garbage.
     heavy_above: usize,
 }
 
-/// The end of a script.
+/// How a script ended.
 pub(crate) enum Ended {
     Value(Value),
     /// The text of the error reply.
@@ -81,7 +81,7 @@ pub(crate) fn text_of(error: &mlua::Error) -> String {
         mlua::Error::CallbackError { cause, .. } => text_of(cause),
         mlua::Error::MemoryError(_) => "not enough memory".to_owned(),
         mlua::Error::SyntaxError { message, .. } => message.clone(),
-        // `mlua` has added where it was.
+        // `mlua` has added the place of the error.
         mlua::Error::RuntimeError(message) => match message.split_once("\nstack traceback:") {
             Some((text, _)) => text.to_owned(),
             None => message.clone(),
@@ -173,7 +173,7 @@ impl Sandbox {
         Ok(Ended::Failed(failure_text(&value, job)?))
     }
 
-    /// A function of a library, which is loaded if it is not yet; or the text of an error.
+    /// A function of a library, which is loaded first if it is not yet; or the text of an error.
     fn function(
         &self,
         library: &LibraryText,
@@ -400,7 +400,7 @@ fn host(lua: &Lua, channel: &Rc<Channel>, limits: &Limits) -> mlua::Result<Table
 }
 
 /// Pushes a table of texts, in the order of Lua's lists. The script may be suspended. If it is
-/// stopped meanwhile, some are missing: it ends when it is looked at next (machine::K2).
+/// stopped meanwhile, some texts are missing: the script ends at the next look (machine::K2).
 ///
 /// # Safety
 /// `state` is the one of a running function of C, with two free places.
@@ -408,7 +408,7 @@ unsafe fn push_texts(state: *mut lua_State, texts: &Arguments, host: Host<'_>) {
     let charge = |work| host.channel.charge(work, || host.lua.used_memory());
     // SAFETY: as above; an error jumps over this frame, which owns nothing.
     unsafe {
-        // A large table takes a while by itself.
+        // Making a large table takes a while by itself.
         if charge(8 * texts.len()).is_err() {
             return lua_createtable(state, 0, 0);
         }
@@ -425,7 +425,7 @@ unsafe fn push_texts(state: *mut lua_State, texts: &Arguments, host: Host<'_>) {
 
 /// Source and line of the innermost function of a script.
 fn place(lua: &Lua) -> (Option<String>, Option<usize>) {
-    /// Frames of the host and of the prelude above it.
+    /// Maximum frames of the host and of the prelude above that of the script.
     const LEVELS_MAX: usize = 16;
     for level in 0..LEVELS_MAX {
         let found = lua.inspect_stack(level, |debug| {

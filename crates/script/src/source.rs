@@ -24,7 +24,7 @@ pub fn sha1_hex(bytes: &[u8]) -> String {
 /// The flags of a script's first line, `#!lua flags=…`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// It has such a line: without one, each of its commands is checked alone.
+    /// Whether the script has such a line: without one, each of its commands is checked alone.
     pub declared: bool,
     pub no_writes: bool,
     pub allow_oom: bool,
@@ -47,12 +47,12 @@ impl Flags {
         true
     }
 
-    /// Those in the first line of a script. None are set if the line is wrong.
+    /// The flags in the first line of a script. None are set if the line is wrong.
     pub fn of(text: &[u8]) -> Flags {
         first_line(text).map(|(_, flags)| flags).unwrap_or_default()
     }
 
-    /// Their names, in the order of Redis.
+    /// The names of the flags, in the order of Redis.
     pub fn names(self) -> Vec<&'static str> {
         let all = [
             (self.no_writes, "no-writes"),
@@ -92,8 +92,8 @@ impl Script {
         })
     }
 
-    /// The part that Lua reads. The line end of the `#!` line belongs to it, so that its lines have
-    /// their numbers.
+    /// The part that Lua reads. The line end of the `#!` line belongs to it, so that Lua's numbers
+    /// of lines are those of the whole text.
     pub fn code(&self) -> &[u8] {
         self.text.get(self.line_bytes..).unwrap_or_default()
     }
@@ -141,8 +141,9 @@ fn first_line(text: &[u8]) -> Result<(usize, Flags), String> {
     Ok((bytes, flags))
 }
 
-/// The scripts that `SCRIPT LOAD` or `EVAL` has shown to this server. It has a limit of bytes: the
-/// scripts that were used longest ago are forgotten, and their clients are answered `NOSCRIPT`.
+/// The scripts that `SCRIPT LOAD` or `EVAL` has shown to this server. Their bytes are limited: the
+/// scripts that were used longest ago are forgotten, and clients that name them get the error
+/// `NOSCRIPT`.
 #[derive(Debug)]
 pub struct Cache {
     scripts: Mutex<Scripts>,
@@ -152,7 +153,7 @@ pub struct Cache {
 /// Memory of a script beside its text: its entries in three tables.
 const ENTRY_BYTES: usize = 300;
 
-/// A script in a table of texts.
+/// A script, compared and hashed by its text.
 #[derive(Debug)]
 struct ByText(Arc<Script>);
 
@@ -189,7 +190,7 @@ struct Scripts {
 }
 
 impl Scripts {
-    /// A script by its name in lower case; it is the last one used.
+    /// A script by its name in lower case; marks it as the last one used.
     fn used(&mut self, name: &str) -> Option<Arc<Script>> {
         let (script, used) = self.by_sha1.get_mut(name)?;
         if *used != self.uses {
@@ -201,7 +202,7 @@ impl Scripts {
         Some(Arc::clone(script))
     }
 
-    /// Ends the entry of a script's text, and its share of the bytes.
+    /// Removes the entry of a script's text, and its share of the bytes.
     fn forget(&mut self, script: &Script) {
         self.by_text.remove(&*script.text);
         self.bytes -= ENTRY_BYTES + script.text.len();
@@ -231,7 +232,7 @@ impl Cache {
         self.lock().used(&name)
     }
 
-    /// A script by its text, which costs less than its name.
+    /// A script by its text: that costs less than to compute its name.
     pub fn get_text(&self, text: &[u8]) -> Option<Arc<Script>> {
         if text.len() > TEXT_BYTES_MAX {
             return None;

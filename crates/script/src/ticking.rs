@@ -1,5 +1,5 @@
-//! C functions of Lua that work on their texts in one piece: before long ones the clock is looked
-//! at, so a script that calls them again and again is suspended in time.
+//! C functions of Lua that work on their texts in one piece. The clock is looked at before each
+//! call with long texts, so a script that makes such calls again and again is suspended in time.
 //!
 //! - T1: an error leaves [`ticking`] by a jump over its own frame alone, which owns nothing.
 
@@ -10,11 +10,12 @@ use mlua::ffi::{
 use mlua::{Function, Lua};
 use std::ffi::c_int;
 
-/// Texts of so many bytes in one call are long: to copy them takes as long as the look.
+/// Bytes from which on the texts of a call are long: copying so many takes as long as a look at the
+/// clock.
 const LONG_BYTES: usize = 4 << 10;
 
-/// Calls the C function in its first upvalue in its own frame: errors name it as ever. If the
-/// texts are long, it calls the function in the second upvalue before.
+/// Calls the C function in its first upvalue within its own frame, so that errors name that
+/// function. If the texts are long, it first calls the function in the second upvalue.
 unsafe extern "C-unwind" fn ticking(state: *mut lua_State) -> c_int {
     // SAFETY: Lua calls it with its arguments on a stack with 20 free places, and with the upvalues
     // that `ticks` gave it. The first one is a function of Lua's own that has no upvalues, so it
@@ -37,8 +38,8 @@ unsafe extern "C-unwind" fn ticking(state: *mut lua_State) -> c_int {
     }
 }
 
-/// The function that does as `function`, one of Lua's own without upvalues, and calls `tick`
-/// before that if its texts are long.
+/// Makes a function that does the same as `function`, one of Lua's own without upvalues, and calls
+/// `tick` first if the texts are long.
 pub(crate) fn ticks(lua: &Lua, function: Function, tick: Function) -> mlua::Result<Function> {
     // SAFETY: the two functions are the only values on the stack, and become the upvalues of the
     // closure, which is the only value left.

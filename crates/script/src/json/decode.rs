@@ -294,7 +294,7 @@ impl Reader<'_> {
     }
 }
 
-/// A number that JSON has not, and its length: hexadecimal, infinite, or none.
+/// A number that JSON does not have, and its length: hexadecimal, infinite, or NaN.
 fn invalid_number(text: &[u8]) -> Option<(f64, usize)> {
     let signed = usize::from(matches!(text.first(), Some(b'+' | b'-')));
     let sign = if text.first() == Some(&b'-') {

@@ -128,7 +128,8 @@ impl Writer<'_> {
         }
     }
 
-    /// The largest index, if all keys are indexes and there are some; `None`: it is an object.
+    /// The largest index, if the table has keys and all are indexes; `None`: the table is an
+    /// object.
     fn array_length(&self, table: &Table) -> Result<Option<i64>, String> {
         let (mut most, mut length) = (0, 0);
         for pair in table.pairs() {

@@ -1,4 +1,4 @@
-//! The library `cjson`, with the texts and limits of the one in Redis.
+//! The library `cjson`, with the error texts and limits of the one in Redis.
 
 mod decode;
 mod encode;
@@ -10,7 +10,7 @@ use mlua::{Lua, MultiValue, Table, Value};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Deepest nesting that a script may choose: a deeper one would not fit on its stack.
+/// Maximum nesting that a script may choose: a deeper one would not fit on the interpreter's stack.
 const DEPTH_MAX: i64 = 1_000;
 
 /// The settings of one copy of the library.
@@ -20,7 +20,7 @@ struct Settings {
     decode_depth: i64,
     precision: usize,
     keep_buffer: bool,
-    /// Numbers that JSON has not: refused, written as they are, or written as null.
+    /// Numbers that JSON does not have: refused, written as they are, or written as null.
     encode_invalid: Invalid,
     decode_invalid: bool,
     sparse_convert: bool,
@@ -51,7 +51,7 @@ impl Default for Settings {
     }
 }
 
-/// Argument `at`, an integer in a range; `None`: it is not given.
+/// Argument `at`, an integer in a range; `None`: it was not given.
 fn integer(
     args: &MultiValue,
     at: usize,
@@ -81,7 +81,7 @@ fn integer(
     Ok(Some(number))
 }
 
-/// Argument `at`, a boolean or "on" or "off".
+/// Argument `at`, a boolean, "on" or "off".
 fn switch(args: &MultiValue, at: usize) -> Option<bool> {
     match args.get(at) {
         Some(Value::Boolean(yes)) => Some(*yes),
