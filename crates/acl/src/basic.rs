@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 /// The header by which a server asks for a login: `WWW-Authenticate`.
 pub const CHALLENGE: &str = "Basic realm=\"duramen\", charset=\"UTF-8\"";
 
-/// Most bytes of the header's value: far more than names and passwords of people and tools.
+/// Maximum bytes of the header's value: far more than names and passwords of people and tools need.
 const VALUE_BYTES_MAX: usize = 8 << 10;
 
 /// A user's name and password.
@@ -16,7 +16,7 @@ pub struct Login {
     pub password: Vec<u8>,
 }
 
-/// Without the password.
+/// Shows the name without the password.
 impl std::fmt::Debug for Login {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let user = String::from_utf8_lossy(&self.user);
@@ -24,8 +24,9 @@ impl std::fmt::Debug for Login {
     }
 }
 
-/// Reads the value of the header `Authorization`. `None`: it is of another scheme, or malformed.
-/// An empty name stands for the default user, as a scraper that has only a password sends it.
+/// Reads the value of the header `Authorization`. Returns `None` if its scheme is another one, or
+/// if it is malformed. An empty name stands for the default user: a scraper that has only a
+/// password sends one.
 pub fn parse(value: &[u8]) -> Option<Login> {
     let value = value.get(..VALUE_BYTES_MAX.min(value.len()))?;
     let (scheme, rest) = value.split_at_checked(6)?;

@@ -31,11 +31,11 @@ pub const CATEGORIES: [&str; 21] = [
 /// A command, as rules see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
-    /// Lower case; `container|sub` for a subcommand.
+    /// The name in lower case; `container|sub` for a subcommand.
     pub name: &'static str,
     /// One bit for each of [`CATEGORIES`].
     pub categories: u32,
-    /// Every client may run it, also before it gives a password.
+    /// Whether every client may run it, even before it gives a password.
     pub is_free: bool,
 }
 
@@ -75,7 +75,7 @@ impl Catalog {
         self.by_name.get(name.as_str()).copied()
     }
 
-    /// The name of the command with this number; empty: there is none.
+    /// The name of the command with this number; empty: there is no such command.
     pub fn name(&self, command: usize) -> &'static str {
         self.commands
             .get(command)

@@ -9,10 +9,10 @@
 //! **Invariants**
 //! - G1: an address tries at most `FREE` + `BACKLOG_MS` / `DELAY_MS` passwords at once, and one per
 //!   `DELAY_MAX_MS` in the long run.
-//! - G2: an address is free again at the latest `BACKLOG_MS` + `FORGET_MS` after its last failure,
-//!   and its failures with a user's name are forgotten at once after that user's password: clients
-//!   behind one address are not locked out for ever, and a user's own login frees no guesses of
-//!   another user's password. A user that needs no password frees nothing.
+//! - G2: an address is free again at most `BACKLOG_MS` + `FORGET_MS` after its last failure, so
+//!   clients behind one address are not locked out for ever. Its failures with a user's name are
+//!   forgotten at once when it gives that user's password. So a user's own login frees no guesses
+//!   of another user's password. A user that needs no password frees nothing.
 //! - G3: the table has at most `ADDRESSES_MAX` entries. A full table forgets the oldest entry.
 
 use crate::user::User;
@@ -31,24 +31,25 @@ const DELAY_MAX_MS: u64 = 3_200;
 const BACKLOG_MS: u64 = 10_000;
 /// Time without failures after which an address is free again, in milliseconds.
 const FORGET_MS: u64 = 60_000;
-/// Some hundred KB.
+/// Maximum addresses in the table: some hundred KB.
 const ADDRESSES_MAX: usize = 4_096;
 
-/// Names whose failures are counted, by address; the failures with others stay until G2's time.
+/// Maximum names for each address whose failures are counted by name; failures with other names
+/// stay for the time of G2.
 const NAMES_MAX: usize = 16;
 
 #[derive(Clone, Debug)]
 struct Failures {
     count: u32,
-    /// Hashes of the names of users, and how many of `count` were with them.
+    /// Hashes of the names of users, each with its number of failures, which `count` includes.
     names: Vec<(u64, u32)>,
     last_ms: u64,
     /// End of the last turn, in milliseconds of the server's clock.
     busy_until_ms: u64,
 }
 
-/// The addresses from which logins have failed. One lock: logins are rare, and failed ones are
-/// what this slows.
+/// The addresses from which logins have failed. One lock is enough: logins are rare, and failed
+/// logins are slowed.
 #[derive(Debug, Default)]
 pub struct Logins {
     addresses: Mutex<HashMap<IpAddr, Failures>>,
@@ -62,13 +63,13 @@ pub enum LoginError {
     /// The password was not looked at.
     #[error("too many failed logins from this address: try again in some seconds")]
     TooMany,
-    /// `until_ms`: the time before which the reply must not be sent, on the clock of
-    /// [`Logins::log_in`]. `None`: it may be sent at once.
+    /// The password or the name was wrong. `until_ms`: the time before which the reply must not be
+    /// sent, on the clock of [`Logins::log_in`]. `None`: it may be sent at once.
     #[error("invalid username-password pair or user is disabled.")]
     Wrong { until_ms: Option<u64> },
 }
 
-/// The part of an address that one owner has: a network of /64, in version 6.
+/// The part of an address that belongs to one owner: in version 6 a network of /64.
 fn owner(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -97,7 +98,7 @@ impl Logins {
         }
         let known = std::str::from_utf8(name).ok();
         let known = known.and_then(|name| users.get(name));
-        // As long as for a user that exists.
+        // The comparison takes as long as for a user that exists.
         let accepts = known.unwrap_or(users.default_user()).accepts(password);
         match known.filter(|_| accepts) {
             Some(user) => {
@@ -119,8 +120,8 @@ impl Logins {
         known.is_none_or(|known| known.busy_until_ms <= now_ms + BACKLOG_MS)
     }
 
-    /// A login has failed. Returns the time before which its reply must not be sent; `None`: at
-    /// once.
+    /// Counts a failed login. Returns the time before which its reply must not be sent; `None`: the
+    /// reply may be sent at once.
     fn failed(&self, address: IpAddr, name: &[u8], now_ms: u64) -> Option<u64> {
         let mut addresses = self.lock();
         let address = owner(address);
@@ -162,7 +163,7 @@ impl Logins {
         Some(turn_ms)
     }
 
-    /// The login of this user from this address was right (G2).
+    /// Forgets the failures of an address with the name of a user whose login was right (G2).
     fn succeeded(&self, address: IpAddr, name: &[u8]) {
         let mut addresses = self.lock();
         let address = owner(address);

@@ -17,7 +17,7 @@ impl Digest {
         Digest(bytes)
     }
 
-    /// Reads 64 lower-case hexadecimal digits; `None`: they are not.
+    /// Reads 64 lower-case hexadecimal digits; returns `None` if the text is something else.
     pub fn parse(text: &[u8]) -> Option<Digest> {
         let mut bytes = [0; DIGEST_BYTES];
         if text.len() != 2 * DIGEST_BYTES {

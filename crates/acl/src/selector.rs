@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub reads: bool,
-    /// Inserts, updates or deletes.
+    /// Whether it inserts, updates or deletes.
     pub writes: bool,
 }
 
@@ -27,7 +27,7 @@ impl Access {
     }
 }
 
-/// A request, as the check sees it. Positions are those of its arguments; 0 is its name.
+/// A request, as the check sees it. Positions are those of its arguments; position 0 is its name.
 pub trait Request {
     /// Number of its command in the catalog.
     fn command(&self) -> usize;
@@ -37,18 +37,18 @@ pub trait Request {
     /// Calls `look` with each key, its position and the access to it, until `look` returns false.
     fn each_key(&self, look: &mut dyn FnMut(usize, &[u8], Access) -> bool);
 
-    /// The position of an argument by which it may read any key; `None`: it reads those of
-    /// [`each_key`](Self::each_key) alone.
+    /// The position of an argument by which the request may read any key; `None` if it reads only
+    /// the keys of [`each_key`](Self::each_key).
     fn reads_any_key(&self) -> Option<usize> {
         None
     }
 
-    /// As [`each_key`](Self::each_key), for channels; the last parameter: it is a pattern.
+    /// As [`each_key`](Self::each_key), for channels. The last parameter is true for a pattern.
     fn each_channel(&self, look: &mut dyn FnMut(usize, &[u8], bool) -> bool) {
         let _ = look;
     }
 
-    /// As [`each_key`](Self::each_key), for the names of tables. Without a name: all tables.
+    /// As [`each_key`](Self::each_key), for the names of tables; `None` stands for all tables.
     fn each_table(&self, look: &mut dyn FnMut(usize, Option<&str>) -> bool) {
         let _ = look;
     }
@@ -63,7 +63,7 @@ pub enum Denied {
     Table(usize),
 }
 
-/// Error: a rule is wrong. The texts are Redis's.
+/// The error of a wrong rule. The texts are Redis's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     #[error("Unknown command or category name in ACL")]
@@ -130,15 +130,16 @@ pub(crate) fn has_spaces(text: &[u8]) -> bool {
     text.iter().any(is_space)
 }
 
-/// `None`: all of the kind.
+/// The patterns of a kind; `None`: all of the kind is allowed.
 type Limited<T> = Option<Vec<T>>;
 
 /// Commands, keys, channels and tables that are allowed together.
 #[derive(Debug, Clone)]
 pub struct Selector {
-    /// The printed rules begin with `+@all`.
+    /// Whether the printed rules begin with `+@all`.
     from_all: bool,
-    /// One bit for each command of the catalog; the bits behind them say whether it began with all.
+    /// One bit for each command of the catalog. The bits behind them say whether the rules began
+    /// with all commands.
     allowed: Vec<u64>,
     /// First arguments with which a command is allowed although its bit is not set.
     first_args: BTreeMap<usize, Vec<String>>,
@@ -150,7 +151,8 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Nothing is allowed, except that no table is excluded: rules of Redis have no tables.
+    /// A selector that allows nothing, except that it allows all tables: rules of Redis have no
+    /// tables.
     pub(crate) fn new(catalog: &Catalog) -> Selector {
         Selector {
             from_all: false,
@@ -205,7 +207,7 @@ impl Selector {
         self.rules.clear();
     }
 
-    /// `~pattern`, `%R~pattern`, `%W~pattern`, `%RW~pattern`.
+    /// Adds a rule `~pattern`, `%R~pattern`, `%W~pattern` or `%RW~pattern`.
     fn add_key(&mut self, rule: &[u8]) -> Result<(), RuleError> {
         let Some(keys) = &mut self.keys else {
             return Err(RuleError::AfterAllKeys);
@@ -232,7 +234,7 @@ impl Selector {
         add(channels, pattern)
     }
 
-    /// The first table ends the right to all tables.
+    /// Adds a table. The first table ends the right to all tables.
     fn add_table(&mut self, pattern: &[u8]) -> Result<(), RuleError> {
         if pattern.is_empty() {
             return Err(RuleError::Syntax);
@@ -243,7 +245,7 @@ impl Selector {
         added
     }
 
-    /// `rule` is in lower case and begins with `+` or `-`.
+    /// Applies a rule about commands. `rule` is in lower case and begins with `+` or `-`.
     fn apply_command(&mut self, rule: &str, catalog: &Catalog) -> Result<(), RuleError> {
         let allow = rule.starts_with('+');
         let name = rule.get(1..).unwrap_or_default();
@@ -275,7 +277,7 @@ impl Selector {
         Ok(())
     }
 
-    /// A rule replaces those before it about the same command or its subcommands.
+    /// Notes a rule, which replaces earlier rules about the same command or its subcommands.
     fn note_rule(&mut self, rule: &str) {
         let name = rule.get(1..).unwrap_or_default();
         self.rules.retain(|known| {
@@ -299,7 +301,7 @@ impl Selector {
         self.first_args.remove(&command);
     }
 
-    /// Whether it allows a request, and if not, why.
+    /// Whether the selector allows a request, and if not, the reason.
     pub(crate) fn allows(&self, request: &dyn Request, catalog: &Catalog) -> Result<(), Denied> {
         if !self.allows_command(request, catalog) {
             return Err(Denied::Command);
@@ -418,7 +420,7 @@ impl Selector {
         }
     }
 
-    /// The patterns of tables; empty: all tables.
+    /// The patterns of tables; empty if it allows all tables.
     pub fn tables(&self) -> Vec<u8> {
         match &self.tables {
             None => Vec::new(),

@@ -5,15 +5,15 @@ use crate::catalog::Catalog;
 use crate::password::Digest;
 use crate::selector::{Denied, Request, RuleError, Selector};
 
-/// A user with its rights. It does not change: a change makes another one.
+/// A user with its rights. It never changes: a change of the user makes another one.
 #[derive(Debug, Clone)]
 pub struct User {
     name: String,
-    /// Differs for users that had the same name at different times.
+    /// A number that differs for users that had the same name at different times.
     id: u64,
     is_enabled: bool,
     needs_no_password: bool,
-    /// Printed for Redis's tools; nothing here reads payloads of RESTORE.
+    /// Whether a flag is printed for Redis's tools; nothing here reads payloads of RESTORE.
     skips_sanitizing: bool,
     passwords: Vec<Digest>,
     root: Selector,
@@ -39,12 +39,12 @@ impl User {
         &self.name
     }
 
-    /// Differs for users that had the same name at different times.
+    /// A number that differs for users that had the same name at different times.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Whether it may log in. Its open connections stay open.
+    /// Whether the user may log in. When this ends, open connections of the user stay open.
     pub fn is_enabled(&self) -> bool {
         self.is_enabled
     }
@@ -109,7 +109,7 @@ impl User {
     }
 
     /// Whether the rules outside of selectors allow a command with this key, and no other rule can
-    /// deny it. `false`: [`check`](Self::check) decides.
+    /// deny it. If false, [`check`](Self::check) decides.
     #[inline]
     pub fn allows_one_key(&self, command: usize, key: &[u8], access: Access) -> bool {
         self.root.allows_one_key(command, key, access)
@@ -158,7 +158,7 @@ impl User {
                 let mut selector = Selector::new(catalog);
                 let inner = rule.get(1..rule.len() - 1).unwrap_or_default();
                 for rule in inner.split(|byte| *byte == b' ') {
-                    // Printed among others, such a rule would begin or end a selector.
+                    // Printed among other rules, such a rule would begin or end a selector.
                     if rule.starts_with(b"(") || rule.ends_with(b")") {
                         return Err(RuleError::Syntax);
                     }
@@ -220,7 +220,7 @@ impl User {
         &self.others
     }
 
-    /// `user NAME RULES…`: a line of `ACL LIST` and of a file of users.
+    /// The user as `user NAME RULES…`: a line of `ACL LIST` and of a file of users.
     pub fn print(&self) -> Vec<u8> {
         let mut line = format!("user {} {}", self.name, self.flags().join(" "));
         for password in &self.passwords {

@@ -3,11 +3,11 @@
 //! **Invariants**
 //! - A1: rules are applied to a copy: a user or a file with one wrong rule changes nothing.
 //! - A2: the printed rules of a user, applied to a new user, make an equal user.
-//! - A3: no password is kept or printed: only its SHA-256.
-//! - A5: a user that was removed and made again has another id, on every server that loads the
-//!   users printed with their ids, whatever it has loaded before.
-//! - A6: the users of a configuration have ids of their names, so that members with the same
-//!   configuration have the same users; no user that is made later has such an id.
+//! - A3: no password is kept or printed, only its SHA-256.
+//! - A5: a user that was removed and made again has another id. This holds on every server that
+//!   loads the users printed with their ids, whatever it has loaded before.
+//! - A6: the id of a user of a configuration is made from the user's name, so that members with the
+//!   same configuration have the same users. No user that is made later has such an id.
 
 use crate::DEFAULT_USER;
 use crate::catalog::Catalog;
@@ -24,7 +24,7 @@ pub struct Users {
     users: BTreeMap<String, Arc<User>>,
 }
 
-/// Error: a rule of a user is wrong. Nothing is changed.
+/// The error of a wrong rule of a user. Nothing is changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     #[error("Error in ACL SETUSER modifier '{rule}': {why}")]
@@ -38,7 +38,7 @@ pub enum Fault {
     File(String),
 }
 
-/// Most bytes of the rules of one user: they are kept, and printed as one line.
+/// Maximum bytes of the rules of one user: they are kept, and printed as one line.
 const RULES_BYTES_MAX: usize = 1 << 20;
 
 /// Whether a user may have this name.
@@ -104,7 +104,7 @@ impl Users {
         self.get(DEFAULT_USER).expect("the default user exists")
     }
 
-    /// In the order of their names.
+    /// All users, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<User>> {
         self.users.values()
     }
@@ -142,14 +142,14 @@ impl Users {
         Ok(())
     }
 
-    /// Removes a user; false: there is none of this name, or it is the default user.
+    /// Removes a user; returns false if none has this name, or if it is the default user.
     pub fn remove(&mut self, name: &str) -> bool {
         name != DEFAULT_USER && self.users.remove(name).is_some()
     }
 
     /// The users that the lines of a file describe: `user NAME RULES…`, comments with `#`, blank
     /// lines. Without a line for it, the default user is as in [`new`](Self::new). A user has the
-    /// id of the comment before its line ([`print_with_ids`](Self::print_with_ids)), else the id
+    /// id in the comment before its line ([`print_with_ids`](Self::print_with_ids)), else the id
     /// that it has now, if it exists. `place` names the file in errors.
     ///
     /// # Errors
@@ -202,7 +202,7 @@ impl Users {
                 continue;
             }
             names.push(name);
-            // A line describes the whole user.
+            // A line describes the user completely: the user's rules begin anew.
             if let Ok(name) = std::str::from_utf8(name) {
                 let known = || self.get(name).map(|known| known.id());
                 let id = if name == DEFAULT_USER {
@@ -256,20 +256,20 @@ impl Users {
 
 /// Id of the default user, which is never removed.
 const DEFAULT_ID: u64 = 0;
-/// Before the hexadecimal digits of a user's id.
+/// The beginning of a comment with the hexadecimal digits of a user's id.
 const ID_COMMENT: &[u8] = b"#:";
-/// Bits of an id: so many that two users of one name never have the same, and few for a text.
+/// Bits of an id: enough that two users of one name never have the same, and few enough for a text.
 const ID_BITS: u32 = 40;
 
-/// A random id for a new user: another than those of all users that had its name, on any server of
-/// its cluster.
+/// A random id for a new user. It differs from the ids of all users that had this name, on any
+/// server of its cluster.
 fn fresh_id() -> u64 {
     // Each `RandomState` has random keys of its own.
     let random = RandomState::new().hash_one(0u8);
     (random >> (u64::BITS - ID_BITS)).max(1)
 }
 
-/// The id of a configured user (A6): beyond all random ones. FNV-1a.
+/// The id of a configured user (A6): the FNV-1a hash of its name, above all random ids.
 fn id_of_name(name: &str) -> u64 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
