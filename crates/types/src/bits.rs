@@ -4,9 +4,9 @@
 /// The treatment of a number that does not fit its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// The lowest bits are kept.
+    /// The field gets the lowest bits of the number.
     Wrap,
-    /// The nearest number that fits.
+    /// The field gets the nearest number that fits.
     Saturate,
     /// Nothing is written.
     Fail,
@@ -19,7 +19,7 @@ pub struct Form {
     pub bits: u32,
 }
 
-/// A bit.
+/// The bit at a position.
 #[inline]
 pub fn bit(bytes: &[u8], at: usize) -> bool {
     bytes
@@ -108,7 +108,7 @@ pub fn set_field(bytes: &mut [u8], form: Form, at: usize, value: i128) {
     }
 }
 
-/// The number that a field takes for `value`; `None`: none.
+/// The number that a field takes for `value`; `None`: the field takes none.
 pub fn fit(value: i128, form: Form, overflow: Overflow) -> Option<i128> {
     let (min, max) = if form.is_signed {
         (-(1i128 << (form.bits - 1)), (1i128 << (form.bits - 1)) - 1)
@@ -134,7 +134,7 @@ pub enum Operation {
     Not,
 }
 
-/// Applies an operation to strings, the shorter ones followed by zeros. `Not` takes the first.
+/// Applies an operation to strings; zeros follow the shorter ones. `Not` takes the first string.
 pub fn combine<'a>(operation: Operation, sources: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut result: Option<Vec<u8>> = None;
     for source in sources {

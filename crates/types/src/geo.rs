@@ -3,9 +3,9 @@
 //!
 //! - G1: a score is below 2^52, so a double holds it exactly.
 
-/// Degrees of longitude.
+/// Maximum degrees of longitude.
 pub const LONGITUDE_MAX: f64 = 180.0;
-/// Degrees of latitude: those of Web Mercator (EPSG:3857), as in Redis.
+/// Maximum degrees of latitude: those of Web Mercator (EPSG:3857), as in Redis.
 pub const LATITUDE_MAX: f64 = 85.051_128_78;
 /// Radius of the earth in metres, as in Redis.
 const RADIUS_METRES: f64 = 6_372_797.560_856;
@@ -31,7 +31,7 @@ pub enum Region {
 }
 
 impl Place {
-    /// False if a score can not hold it.
+    /// Whether a score can hold the place.
     pub fn is_valid(&self) -> bool {
         (-LONGITUDE_MAX..=LONGITUDE_MAX).contains(&self.longitude)
             && (-LATITUDE_MAX..=LATITUDE_MAX).contains(&self.latitude)
@@ -43,7 +43,7 @@ impl Place {
     }
 
     fn interleaved(&self, latitude_max: f64) -> u64 {
-        // The maximum itself is in the last cell (G1).
+        // The maximum itself belongs to the last cell (G1).
         let cell = |degrees: f64, max: f64| {
             let cell = ((degrees + max) / (2.0 * max) * f64::from(1u32 << BITS)) as u64;
             cell.min((1 << BITS) - 1)
@@ -56,7 +56,8 @@ impl Place {
         (0.0..(1u64 << (2 * BITS)) as f64).contains(&score)
     }
 
-    /// The centre of the cell with this score. Other scores are at the border, as in Redis.
+    /// The centre of the cell with this score. As in Redis, a score that has no cell gives a place
+    /// at the border.
     pub fn of_score(score: f64) -> Place {
         let bits = score as i64 as u64;
         let centre = |cell: u64, max: f64| {
@@ -91,7 +92,7 @@ impl Place {
         2.0 * RADIUS_METRES * (u * u + a.cos() * b.cos() * v * v).sqrt().asin()
     }
 
-    /// Metres from the centre of a region to this place; `None`: it is outside.
+    /// Metres from the centre of a region to this place; `None` if the place is outside.
     pub fn metres_within(&self, centre: &Place, region: Region) -> Option<f64> {
         if let Region::Box { width, height } = region {
             let north = RADIUS_METRES * (self.latitude - centre.latitude).to_radians().abs();

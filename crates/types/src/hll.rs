@@ -42,7 +42,7 @@ pub enum Error {
 pub struct Log {
     registers: Box<[u8]>,
     is_dense: bool,
-    /// The number of different strings, while it is known.
+    /// The number of different strings; `None` while it is not known.
     cached: Option<u64>,
 }
 
@@ -130,7 +130,7 @@ impl Log {
         }
     }
 
-    /// Adds all strings of another one.
+    /// Adds all strings of another HyperLogLog.
     pub fn merge(&mut self, other: &Log) {
         self.is_dense |= other.is_dense;
         for (register, other) in self.registers.iter_mut().zip(&other.registers) {
@@ -171,7 +171,7 @@ impl Log {
             if out.len() - start <= HEADER_BYTES + SPARSE_BYTES_MAX {
                 return;
             }
-            out.truncate(start); // H1
+            out.truncate(start); // the sparse form is too long (H1)
         }
         self.write_header(0, out);
         let (groups, _) = self.registers.as_chunks::<4>();

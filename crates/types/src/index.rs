@@ -6,7 +6,7 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
-/// The number of the process.
+/// The random numbers of this process, by which hashes are keyed.
 static KEY: OnceLock<RapidSecrets> = OnceLock::new();
 
 fn hash(name: &Text<'_>) -> u64 {
@@ -19,11 +19,11 @@ fn hash(name: &Text<'_>) -> u64 {
     }
 }
 
-/// Upper half of a hash, which its slot has too.
+/// The upper half of a hash; a slot has the same half.
 const TAG: u64 = !0 << 32;
 
-/// Slots, of which at most half are used. A slot is free (0), or it has the upper half of the hash
-/// of a name, and the number of its place plus 1.
+/// Slots, of which at most half are used. A slot is free (0), or it has the upper half of a name's
+/// hash, and the number of the name's place plus 1.
 #[derive(Clone, Debug)]
 pub(crate) struct Index {
     slots: Vec<u64>,
@@ -48,17 +48,17 @@ impl Index {
         }
     }
 
-    /// Number of its names.
+    /// Number of names in the index.
     pub(crate) fn used(&self) -> usize {
         self.used
     }
 
-    /// Memory of its slots.
+    /// Memory of the slots.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<u64>()
     }
 
-    /// Whether another name has room; if not, a larger index is to be made.
+    /// Whether there is room for another name; if not, a larger index must be made.
     pub(crate) fn has_room(&self) -> bool {
         2 * self.used < self.slots.len()
     }
@@ -81,7 +81,7 @@ impl Index {
         }
     }
 
-    /// The place of a name; `is_at` compares the name at a place.
+    /// The place of a name; `is_at` compares the name with that at a place.
     #[inline]
     pub(crate) fn find(&self, name: &Text<'_>, is_at: impl Fn(usize) -> bool) -> Option<usize> {
         let hash = hash(name);

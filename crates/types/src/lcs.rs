@@ -4,10 +4,10 @@
 
 use std::ops::Range;
 
-/// Product of the lengths of two strings.
+/// Maximum product of the lengths of the two strings.
 pub const CELLS_MAX: usize = 1 << 22;
 
-/// The result.
+/// The longest common subsequence of two strings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Common {
     pub bytes: Vec<u8>,
@@ -15,7 +15,7 @@ pub struct Common {
     pub runs: Vec<(Range<usize>, Range<usize>)>,
 }
 
-/// Finds the longest common subsequence; `None`: the strings are too long (L1).
+/// Finds the longest common subsequence; `None` if the strings are too long (L1).
 pub fn common(a: &[u8], b: &[u8]) -> Option<Common> {
     if a.len().saturating_mul(b.len()) > CELLS_MAX {
         return None;

@@ -7,11 +7,11 @@
 //! parts can come without another interface.
 //!
 //! - Y1: a value is changed only as a whole, by [`Parts::put`] or [`Parts::remove`], once in an
-//!   operation. The caller drops what was put by an operation that fails.
+//!   operation. If an operation fails, the caller drops the bytes that it has put.
 //! - Y2: no bytes, however damaged, reach a panic or an allocation that is more than a constant
 //!   times their length: the decoders check every length and count.
 //! - Y3: a collection without elements is no value: storing it removes the part. But a stream
-//!   stays, as it has its last id and its groups.
+//!   without entries stays, because it has its last id and its groups.
 //! - Y4: a collection has at most `COLLECTION_ELEMENTS_MAX` elements and `VALUE_BYTES_MAX` bytes,
 //!   so one operation stays below 2 ms.
 
@@ -89,7 +89,7 @@ impl Type {
     }
 }
 
-/// Why an operation on a collection did not happen.
+/// The reason why an operation on a collection did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("Operation against a key holding the wrong kind of value")]

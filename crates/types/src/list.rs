@@ -38,7 +38,7 @@ fn read(mut bytes: &[u8], n: usize) -> Result<Vec<Text<'_>>, Error> {
     take(&mut bytes, n)
 }
 
-/// All items, which are `n`: other bytes do not follow them.
+/// All `n` items; no other bytes may follow them.
 fn read_all(mut bytes: &[u8], n: usize) -> Result<Vec<Text<'_>>, Error> {
     let items = take(&mut bytes, n)?;
     if bytes.is_empty() {
@@ -102,7 +102,7 @@ pub fn push<'p, 'i>(
     Ok(count)
 }
 
-/// Pops up to `n` items; the first popped is the first of them.
+/// Pops up to `n` items; the item that is popped first is the first of them.
 ///
 /// # Errors
 /// [`Error`].
@@ -135,7 +135,7 @@ pub fn range(value: &[u8], start: usize, n: usize) -> Result<Vec<Text<'_>>, Erro
 }
 
 impl<'a> List<'a> {
-    /// Decodes a packed value; without one the list is empty.
+    /// Decodes a packed value; without a value the list is empty.
     ///
     /// # Errors
     /// [`Error::WrongType`], [`Error::Damaged`].

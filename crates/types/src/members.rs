@@ -1,15 +1,16 @@
-//! A set that is built in steps, and owns its members: no step reads again what those before it
-//! have made. Members keep the order in which they came.
+//! A set that is built in steps, and owns its members: no step has to read again the members of the
+//! steps before it. Members keep the order in which they came.
 
 use crate::Error;
 use crate::index::Index;
 use crate::table::{COMPARISONS_MAX, Set};
 use crate::text::Text;
 
-/// A comparison with a member decodes it, so fewer of them cost as much as an index.
+/// Maximum comparisons before an index is made. A comparison with a member decodes it, so fewer of
+/// them than for a table cost as much as an index.
 const DECODED_MAX: usize = COMPARISONS_MAX / 4;
-/// With each new member so many others go from a full index to the next one, which is twice as
-/// large: they are all there long before that is full too.
+/// Members that go from a full index to the next one with each new member. The next index is twice
+/// as large, so all members are there long before it is full too.
 const MOVED_AT_ONCE: usize = 4;
 
 /// See the head of this file.
@@ -17,13 +18,13 @@ const MOVED_AT_ONCE: usize = 4;
 pub struct Members {
     /// All members, one behind the other, encoded.
     bytes: Vec<u8>,
-    /// Where each begins.
+    /// The places in `bytes` at which the members begin.
     starts: Vec<usize>,
-    /// Places of all members, but for those that are in `next` alone; `None`: they are searched
+    /// Places of all members, except those that are in `next` alone; `None`: members are searched
     /// one by one.
     index: Option<Index>,
-    /// The index that is to replace a full one: it has all members that came since, and this many
-    /// of those before.
+    /// The index that is to replace a full one. It has all members that were added since, and this
+    /// many of the earlier ones.
     next: Option<(Index, usize)>,
 }
 
@@ -36,7 +37,7 @@ impl Members {
         self.starts.is_empty()
     }
 
-    /// Memory that it takes.
+    /// Memory that the set takes.
     pub fn memory_bytes(&self) -> usize {
         let next = self.next.as_ref().map(|(next, _)| next);
         let indexes = self.index.iter().chain(next).map(Index::memory_bytes);
@@ -47,7 +48,7 @@ impl Members {
     /// All members.
     ///
     /// # Errors
-    /// None: it has encoded them itself.
+    /// None, because the set has encoded its members itself.
     pub fn set(&self) -> Result<Set<'_>, Error> {
         Set::unpack(&self.bytes)
     }
@@ -96,14 +97,14 @@ impl Members {
         }
     }
 
-    /// Adds a member, unless it is there.
+    /// Adds a member, unless it is in the set.
     pub fn insert(&mut self, member: &Text<'_>) {
         if self.position(member).is_none() {
             self.add(member);
         }
     }
 
-    /// Adds a member that is not there.
+    /// Adds a member that is not in the set.
     pub fn add(&mut self, member: &Text<'_>) {
         self.starts.push(self.bytes.len());
         member.encode(&mut self.bytes);
@@ -133,7 +134,7 @@ impl Members {
         }
     }
 
-    /// Keeps the members whose numbers `keep` takes.
+    /// Keeps the members for whose numbers `keep` returns true.
     pub fn retain(&mut self, keep: impl Fn(usize) -> bool) {
         let mut kept = Members::default();
         for place in (0..self.len()).filter(|place| keep(*place)) {

@@ -71,7 +71,7 @@ impl<'a> Item<'a> for f64 {
         }
     }
 
-    /// -0 becomes 0, as in small sets of Redis.
+    /// Appends the score; -0 becomes 0, as in small sets of Redis.
     #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
         if self.trunc() == *self && self.abs() < EXACT_END {
@@ -82,11 +82,11 @@ impl<'a> Item<'a> for f64 {
     }
 }
 
-/// A packed value, its head read.
+/// A packed value whose head was read.
 #[derive(Clone, Copy)]
 pub(crate) struct Packed<'a> {
     pub(crate) count: usize,
-    /// Empty in a list.
+    /// The fingerprints of the names; empty in a list.
     fingerprints: &'a [u8],
     pub(crate) elements: &'a [u8],
 }
@@ -95,7 +95,7 @@ impl<'a> Packed<'a> {
     /// Reads the head of a typed value.
     ///
     /// # Errors
-    /// [`Error::WrongType`] if it is of another type, [`Error::Damaged`].
+    /// [`Error::WrongType`] if the value is of another type, [`Error::Damaged`].
     #[inline]
     pub(crate) fn open(value: &'a [u8], kind: Type) -> Result<Packed<'a>, Error> {
         let (first, mut rest) = value.split_first().ok_or(Error::Damaged)?;
@@ -170,8 +170,9 @@ pub(crate) fn unpack<'a, I: Item<'a>>(mut bytes: &'a [u8]) -> Result<Vec<(Text<'
     Ok(elements)
 }
 
-/// The item of the element `name` in a packed value, which is searched once; `None`: there is no
-/// such element. For many names decode the whole ([`Table::load`](crate::Table::load)).
+/// The item of the element `name` in a packed value, in which only one name is searched; `None` if
+/// there is no such element. For many names decode the whole value
+/// ([`Table::load`](crate::Table::load)).
 ///
 /// # Errors
 /// [`Error::WrongType`], [`Error::Damaged`].
@@ -208,7 +209,7 @@ pub fn each<'a, I: Item<'a>>(
 }
 
 /// Calls `take` with the members of a packed set from number `from` on, until it returns false.
-/// Returns the number of the next one, if it did.
+/// Returns the number of the next member if it did.
 ///
 /// # Errors
 /// [`Error::WrongType`], [`Error::Damaged`].
@@ -278,7 +279,7 @@ pub(crate) fn store<'p, 'a, I: Item<'a>>(
     Ok(())
 }
 
-/// types::Y4.
+/// Checks the limits of a collection (types::Y4).
 ///
 /// # Errors
 /// [`Error::Full`].

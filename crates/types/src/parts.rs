@@ -7,8 +7,8 @@ pub enum Part {
     Root,
 }
 
-/// The parts of one collection. `'p`: what was got stays valid while other values are put, as
-/// entries of a log do.
+/// The parts of one collection. `'p`: bytes that `get` returned stay valid while other values are
+/// put, as entries of a log do.
 pub trait Parts<'p> {
     /// The bytes of a part; `None`: there is no such part.
     fn get(&self, part: Part) -> Option<&'p [u8]>;

@@ -12,7 +12,7 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreEnd {
     pub score: f64,
-    /// The score itself is outside.
+    /// Whether the score itself is outside of the range.
     pub is_open: bool,
 }
 
@@ -36,13 +36,13 @@ pub struct Sorted<'a> {
 }
 
 fn order((name, score): &(Text<'_>, f64), (other, to): &(Text<'_>, f64)) -> Ordering {
-    // -0 is 0. There is no NaN.
+    // -0 counts as 0. There is no NaN.
     let scores = (score + 0.0).total_cmp(&(to + 0.0));
     scores.then_with(|| name.compare(other))
 }
 
 impl<'a> Sorted<'a> {
-    /// Decodes a packed value; without one the set is empty.
+    /// Decodes a packed value; without a value the set is empty.
     ///
     /// # Errors
     /// [`Error::WrongType`], [`Error::Damaged`].
@@ -64,7 +64,7 @@ impl<'a> Sorted<'a> {
         })
     }
 
-    /// A set of these members, which are different.
+    /// A set of these members, which must be different.
     pub fn of_elements(elements: Vec<(Text<'a>, f64)>) -> Sorted<'a> {
         let mut table = Table::default();
         table.elements = elements;
@@ -99,7 +99,7 @@ impl<'a> Sorted<'a> {
         self.table.store(parts)
     }
 
-    /// S1.
+    /// Sorts the members, if a score was changed (S1).
     fn sort(&mut self) {
         if !self.is_sorted {
             self.table.retain(|_| true); // positions of an index do not survive
@@ -127,7 +127,7 @@ impl<'a> Sorted<'a> {
         self.table.position(name)
     }
 
-    /// The score of the member at a place, to be changed to another number.
+    /// The score of the member at a place. The caller may change it to another number.
     #[inline]
     pub fn score_at(&mut self, position: usize) -> Option<&mut f64> {
         self.is_sorted = false;
@@ -135,7 +135,7 @@ impl<'a> Sorted<'a> {
         element.map(|(_, score)| score)
     }
 
-    /// Adds a member that is not there.
+    /// Adds a member that is not in the set.
     pub fn add(&mut self, name: Text<'a>, score: f64) {
         self.is_sorted = false;
         self.table.add(name, score);
@@ -205,10 +205,10 @@ impl<'a> Sorted<'a> {
         start..end.max(start)
     }
 
-    /// Ranks of the members from `min` to `max`, if all scores are equal. Otherwise as Redis has it
-    /// for small sets: the members from the first that is not below `min` to the next that is above
-    /// `max`; none if the last of all is below `min` or the first above `max`. `reversed`: the same
-    /// from the other end.
+    /// Ranks of the members from `min` to `max`, if all scores are equal. Otherwise the range is
+    /// that of Redis for small sets: it begins with the first member that is not below `min`, and
+    /// ends before the next one that is above `max`. It is empty if the last of all members is
+    /// below `min`, or the first above `max`. With `reversed` the search begins at the other end.
     pub fn ranks_of_members(
         &mut self,
         min: LexEnd<'_>,
@@ -238,7 +238,7 @@ impl<'a> Sorted<'a> {
 }
 
 impl LexEnd<'_> {
-    /// As the lower end: whether a name is inside.
+    /// Whether a name is inside of a range with this lower end.
     fn is_below(self, name: &[u8]) -> bool {
         match self {
             LexEnd::First => true,
@@ -248,7 +248,7 @@ impl LexEnd<'_> {
         }
     }
 
-    /// As the upper end: whether a name is inside.
+    /// Whether a name is inside of a range with this upper end.
     fn is_above(self, name: &[u8]) -> bool {
         match self {
             LexEnd::First => false,
@@ -258,7 +258,7 @@ impl LexEnd<'_> {
         }
     }
 
-    /// Whether nothing is between this lower end and an upper one.
+    /// Whether no name is between this lower end and an upper one.
     fn is_beyond(self, max: LexEnd<'_>) -> bool {
         match (self, max) {
             (LexEnd::Last, _) | (_, LexEnd::First) => true,

@@ -1,4 +1,4 @@
-//! Names with an item each: a second text in a hash, nothing in a set, a score in a sorted set.
+//! Names, each with an item: a second text in a hash, nothing in a set, a score in a sorted set.
 //!
 //! Elements keep the order in which they came.
 
@@ -7,7 +7,7 @@ use crate::packed::{Item, Packed, store, unpack};
 use crate::text::Text;
 use crate::{Error, Part, Parts};
 
-/// From this many comparisons on, an index of the names is cheaper than comparing.
+/// The number of comparisons from which on an index of the names costs less.
 pub(crate) const COMPARISONS_MAX: usize = 4096;
 
 /// A decoded collection.
@@ -18,9 +18,9 @@ pub struct Table<'a, I> {
     index: Option<Index>,
 }
 
-/// A set.
+/// A set, whose names have no items.
 pub type Set<'a> = Table<'a, ()>;
-/// A hash.
+/// A hash, whose items are texts.
 pub type Hash<'a> = Table<'a, Text<'a>>;
 
 impl<I> Default for Table<'_, I> {
@@ -33,7 +33,7 @@ impl<I> Default for Table<'_, I> {
 }
 
 impl<'a, I: Item<'a>> Table<'a, I> {
-    /// Decodes a packed value; without one the collection is empty.
+    /// Decodes a packed value; without a value the collection is empty.
     ///
     /// # Errors
     /// [`Error::WrongType`], [`Error::Damaged`].
@@ -140,7 +140,7 @@ impl<'a, I: Item<'a>> Table<'a, I> {
         None
     }
 
-    /// Adds a name that is not there.
+    /// Adds a name that is not in the table.
     pub(crate) fn add(&mut self, name: Text<'a>, item: I) {
         self.elements.push((name, item));
         match &mut self.index {

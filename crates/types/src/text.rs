@@ -70,12 +70,12 @@ impl<'a> Text<'a> {
         self.bytes().len()
     }
 
-    /// True for the empty string.
+    /// Whether it is the empty string.
     pub fn is_empty(&self) -> bool {
         *self == Text::Bytes(b"")
     }
 
-    /// Order of the bytes.
+    /// The order of two texts by their bytes.
     #[inline]
     pub fn compare(&self, other: &Text<'_>) -> Ordering {
         match (self, other) {
@@ -99,7 +99,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Reads an encoded text, and moves `bytes` behind it. `None`: the bytes are none.
+    /// Reads an encoded text, and moves `bytes` behind it. Returns `None` if the bytes are no text.
     #[inline]
     pub(crate) fn decode(bytes: &mut &'a [u8]) -> Option<Text<'a>> {
         let header = read_varint(bytes)?;

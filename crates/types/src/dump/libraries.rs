@@ -1,11 +1,12 @@
-//! Libraries of functions, as `FUNCTION DUMP` serializes them: each is a mark and its text.
+//! Libraries of functions, as `FUNCTION DUMP` serializes them: each is a mark and the library's
+//! text.
 
 use super::{Error, Input, VERSION_OF_STREAMS, content, end, write_string};
 use duramen_base::limits::VALUE_BYTES_MAX;
 
-/// The mark of a library, of Redis 7.
+/// The mark of a library in Redis 7.
 const LIBRARY: u8 = 245;
-/// Bytes of all texts of a payload.
+/// Maximum bytes of all texts of a payload.
 const DECODED_BYTES_MAX: usize = 16 * VALUE_BYTES_MAX;
 
 /// Serializes the texts of libraries.
@@ -19,7 +20,7 @@ pub fn dump_libraries<'t>(texts: impl Iterator<Item = &'t [u8]>) -> Vec<u8> {
     out
 }
 
-/// The texts of the libraries in a payload; `None`: it has something else.
+/// The texts of the libraries in a payload; `None` if the payload has something else.
 ///
 /// # Errors
 /// [`Error`].

@@ -3,15 +3,15 @@
 //! **Layout**: the type, the content, the version (2 bytes), CRC64 of all bytes before. Numbers are
 //! little endian, except lengths of 4 and 8 bytes.
 //!
-//! Written are the forms that every Redis since version 5 reads, and streams in the form of version
-//! 7.0. Read are these and the ones that Redis writes since version 7: listpacks, quicklists of
-//! them, sets of integers, compressed strings; and streams since version 5. Older forms (ziplists)
-//! are refused.
+//! The forms that are written are those that every Redis since version 5 reads; streams are written
+//! in the form of version 7.0. These forms are read, and those that Redis writes since version 7:
+//! listpacks, quicklists of them, sets of integers, compressed strings; streams are read in the
+//! forms since version 5. Older forms (ziplists) are refused.
 //!
-//! - D1: a payload with more strings than a collection may have is refused before they are all
-//!   read, and so is one whose strings and blocks are together, decompressed, longer than
-//!   [`DECODED_BYTES_MAX`], or a third more in a stream. One of more than [`PAYLOAD_BYTES_MAX`] is
-//!   refused before its bytes are looked at.
+//! - D1: two kinds of payloads are refused before they are read to their end: one with more strings
+//!   than a collection may have, and one whose strings and blocks, decompressed, are together
+//!   longer than [`DECODED_BYTES_MAX`] (a third more in a stream). A payload of more than
+//!   [`PAYLOAD_BYTES_MAX`] is refused before its bytes are looked at.
 
 mod libraries;
 mod streams;
@@ -31,11 +31,12 @@ const VERSION_OF_STREAMS: u16 = 10;
 /// The newest version that is read: of Redis 7.4.
 const VERSION_READ_MAX: u16 = 12;
 const FOOTER_BYTES: usize = 10;
-/// Bytes of all strings and blocks of a payload, decompressed. The digits of an integer are less
-/// than three times as long as its form in a value.
+/// Maximum bytes of all strings and blocks of a payload, decompressed. The digits of an integer are
+/// less than three times as long as its form in a value.
 const DECODED_BYTES_MAX: usize = 3 * VALUE_BYTES_MAX;
-/// Bytes of a payload: more than those of D1 with the heads and scores of all strings, the entries
-/// that consumers of a stream have not acknowledged, or all libraries of functions.
+/// Maximum bytes of a payload. It leaves room, beside the bytes of D1, for the heads and scores of
+/// all strings, for the entries that consumers of a stream have not acknowledged, or for all
+/// libraries of functions.
 const PAYLOAD_BYTES_MAX: usize = 17 * VALUE_BYTES_MAX;
 
 const STRING: u8 = 0;
@@ -49,7 +50,7 @@ const SORTED_SET_LISTPACK: u8 = 17;
 const QUICKLIST: u8 = 18;
 const SET_LISTPACK: u8 = 20;
 
-/// Why a payload is no value.
+/// The reason why a payload is no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("DUMP payload version or checksum are wrong")]
@@ -63,7 +64,7 @@ pub enum Error {
 /// A value: its bytes, and whether it is typed.
 pub type Value = (Vec<u8>, bool);
 
-/// The parts of a value that is built.
+/// The parts of a value that is being built.
 #[derive(Default)]
 pub(crate) struct Built(pub(crate) Vec<u8>);
 
@@ -259,7 +260,7 @@ fn value(input: &mut Input<'_>) -> Result<Value, Error> {
     }
 }
 
-/// D1: adds a string. A hash has two for each element.
+/// Adds a string within the limits (D1). A hash has two strings for each element.
 fn add(items: &mut Vec<Vec<u8>>, item: Vec<u8>) -> Result<(), Error> {
     if items.len() >= 2 * COLLECTION_ELEMENTS_MAX {
         return Err(Error::Collection(crate::Error::Full));
@@ -271,11 +272,11 @@ fn add(items: &mut Vec<Vec<u8>>, item: Vec<u8>) -> Result<(), Error> {
 /// The rest of a payload, or of a block in it.
 pub(crate) struct Input<'a> {
     rest: &'a [u8],
-    /// Bytes that may be decoded yet (D1).
+    /// Bytes that may still be decoded (D1).
     budget: usize,
 }
 
-/// A length, or the form of a string that is encoded otherwise.
+/// A length, or the form of a string that is encoded in another way.
 enum Length {
     Of(usize),
     Encoded(u8),
@@ -289,12 +290,12 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// D1: sets how many bytes may be decoded.
+    /// Sets how many bytes may be decoded (D1).
     pub(crate) fn allow(&mut self, bytes: usize) {
         self.budget = bytes;
     }
 
-    /// D1: counts bytes that will be decoded.
+    /// Counts bytes that will be decoded (D1).
     fn spend(&mut self, bytes: usize) -> Result<(), Error> {
         let left = self.budget.checked_sub(bytes);
         self.budget = left.ok_or(Error::Collection(crate::Error::Full))?;
@@ -321,7 +322,7 @@ impl<'a> Input<'a> {
         Ok(self.length()? as u64)
     }
 
-    /// An id as two such numbers.
+    /// An id in the form of two such numbers.
     pub(crate) fn id_of_numbers(&mut self) -> Result<Id, Error> {
         Ok(Id {
             ms: self.number()?,
@@ -329,7 +330,7 @@ impl<'a> Input<'a> {
         })
     }
 
-    /// An id as 16 bytes, big endian.
+    /// An id in the form of 16 bytes, big endian.
     pub(crate) fn id(&mut self) -> Result<Id, Error> {
         Ok(Id {
             ms: u64::from_be_bytes(self.array()?),
@@ -436,7 +437,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A set of integers: their width and number, 4 bytes each, and the integers.
+/// Reads a set of integers: their width and number, 4 bytes each, then the integers.
 fn integers(bytes: &[u8], items: &mut Vec<Vec<u8>>) -> Result<(), Error> {
     let mut input = Input::of(bytes);
     let width = u32::from_le_bytes(input.array()?);
@@ -453,8 +454,8 @@ fn integers(bytes: &[u8], items: &mut Vec<Vec<u8>>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A listpack: its bytes (4), the number of elements (2), elements, 255. Each element ends with its
-/// own length, for reading backwards.
+/// Reads a listpack: its bytes (4), the number of elements (2), the elements, 255. Each element
+/// ends with its own length, for reading backwards.
 pub(crate) fn listpack(bytes: &[u8], items: &mut Vec<Vec<u8>>) -> Result<(), Error> {
     let mut input = Input::of(bytes);
     input.take(6)?;
@@ -514,7 +515,7 @@ fn skip_length(input: &mut Input<'_>, before: usize) -> Result<(), Error> {
     input.take(bytes).map(|_| ())
 }
 
-/// Decompresses LZF: runs of literal bytes, and copies of earlier bytes. Its caller has limited
+/// Decompresses LZF: runs of literal bytes, and copies of earlier bytes. The caller has limited
 /// `length` (D1).
 fn decompressed(mut bytes: &[u8], length: usize) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(length.min(bytes.len() * 8));

@@ -5,8 +5,8 @@
 //! entry its flags, the differences of its id to the node's, fields and values, and the number of
 //! these elements. Behind the nodes come the ids and counters of the stream, and the groups.
 //!
-//! Written is the form of Redis 7.0. In it a consumer that was never given an entry counts as given
-//! one when it was seen last.
+//! Streams are written in the form of Redis 7.0. In this form, a consumer that was never given an
+//! entry looks as if it was given one when it was seen last.
 
 use super::{Built, Error, Input, listpack, write_length, write_string};
 use crate::stream::{Consumer, Group, Id, NODE_ENTRIES, Pending, Stream, groups};
@@ -19,7 +19,7 @@ pub(crate) const STREAM: u8 = 15;
 pub(crate) const STREAM_OF_7_0: u8 = 19;
 pub(crate) const STREAM_OF_7_2: u8 = 21;
 
-/// Bytes from which on Redis begins a new node.
+/// Bytes of a node from which on Redis begins a new one.
 const NODE_BYTES: usize = 4096;
 const IS_DELETED: i64 = 1;
 const HAS_COMMON_FIELDS: i64 = 2;
@@ -91,12 +91,12 @@ fn write_group(out: &mut Vec<u8>, group: &Group<'_>) {
     }
 }
 
-/// A node that is written.
+/// A node that is being written.
 struct Node<'a> {
     id: Id,
     fields: Vec<Text<'a>>,
     count: usize,
-    /// Elements of the listpack behind the number of entries.
+    /// Elements of the listpack after the number of entries.
     bytes: Vec<u8>,
     /// The part of `bytes` with the fields that its entries share.
     fields_bytes: usize,
@@ -121,8 +121,9 @@ impl<'a> Node<'a> {
         node
     }
 
-    /// Whether it takes another entry. Each node repeats the fields: long ones are shared by as
-    /// many bytes of entries, so that all nodes are at most twice as long as the stream.
+    /// Whether the node takes another entry. Each node repeats the fields. So long fields are
+    /// shared by at least as many bytes of entries, and all nodes together are at most twice as
+    /// long as the stream.
     fn has_room(&self) -> bool {
         let entries_bytes = self.bytes.len() - self.fields_bytes;
         let is_wide = self.fields_bytes >= NODE_BYTES;
@@ -229,7 +230,7 @@ fn write_back_length(out: &mut Vec<u8>, start: usize) {
     }
 }
 
-/// A group that is read, with its own names.
+/// A group that was read; it owns its names.
 struct Read {
     name: Vec<u8>,
     last: Id,
@@ -292,7 +293,7 @@ fn is_full(stream: &Stream<'_>) -> bool {
 
 fn finish(mut stream: Stream<'_>, read: &mut [Read], kind: u8) -> Result<Vec<u8>, Error> {
     let mut groups = Vec::new();
-    // In order, so that each one is inserted at the end.
+    // The consumers are sorted, so that each one is inserted at the end.
     read.sort_by(|a, b| Text::of(&a.name).compare(&Text::of(&b.name)));
     for group in read {
         let mut made = Group::new(Text::of(&group.name), group.last, group.read);

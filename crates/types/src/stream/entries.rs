@@ -51,7 +51,7 @@ pub(super) fn write(out: &mut Vec<u8>, before: Id, id: Id, body: &[u8]) {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
     pub(super) before: Id,
-    /// The entries behind it, and their bytes.
+    /// The number of entries behind the place, and their bytes.
     pub(super) number: usize,
     pub(super) bytes: usize,
 }
@@ -73,7 +73,8 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Where the entries that were not shown begin. To be called of a stream that was read alone.
+    /// The place at which the entries begin that were not shown. Only for a walk over a stream as
+    /// it was read.
     pub(super) fn place(&self) -> Place {
         Place {
             before: self.before,
@@ -87,7 +88,7 @@ impl<'a> Entries<'a> {
         self.before
     }
 
-    /// Bytes of the entries that were not shown, in both pieces.
+    /// Bytes of the entries that were not shown, in each of the two pieces.
     pub(super) fn left(&self) -> [usize; 2] {
         self.pieces.map(<[u8]>::len)
     }

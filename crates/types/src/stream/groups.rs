@@ -1,4 +1,4 @@
-//! Groups of consumers, and what they have read and not acknowledged.
+//! Groups of consumers, and the entries that they have read and not acknowledged.
 //!
 //! **Layout**: the number of groups, and each of them: its name (a [`Text`]), the last id that it
 //! was given (two varints), how many entries it read (0 = not known, otherwise one more), the
@@ -29,28 +29,30 @@ pub struct Pending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Consumer<'a> {
     pub name: Text<'a>,
-    /// When it asked last.
+    /// When the consumer asked last.
     pub seen_at_ms: u64,
-    /// When it was given an entry last.
+    /// When the consumer was given an entry last; `None`: never.
     pub active_at_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group<'a> {
     pub name: Text<'a>,
-    /// The last id that it was given.
+    /// The last id that the group was given.
     pub last: Id,
-    /// How many entries of the stream it read, from the first that was ever added on.
+    /// How many entries of the stream the group has read, from the first that was ever added on;
+    /// `None`: that is not known.
     pub read: Option<u64>,
     pub consumers: Vec<Consumer<'a>>,
-    /// In the order of ids.
+    /// The pending entries, in the order of ids.
     pub pending: Vec<Pending>,
 }
 
-/// Least bytes of a group, a consumer and a pending entry.
+/// Minimum bytes of a group, of a consumer and of a pending entry.
 const LEAST_BYTES: [usize; 3] = [6, 3, 5];
 
-/// A vector for as many elements as are announced, and not for more than the bytes can have.
+/// A vector with room for as many elements as are announced, but not for more than the bytes can
+/// have.
 fn reserved<T>(number: u64, bytes: &[u8], least_bytes: usize) -> Vec<T> {
     let most = bytes.len() / least_bytes;
     Vec::with_capacity(usize::try_from(number).unwrap_or(most).min(most))
@@ -141,7 +143,7 @@ impl<'a> Group<'a> {
         consumers.position(|consumer| consumer.name == *name)
     }
 
-    /// The place of a consumer that asks now; it is made if it does not exist.
+    /// The place of a consumer that asks now; the consumer is made if it does not exist.
     pub fn seen(&mut self, name: Text<'a>, now_ms: u64) -> usize {
         let place = self.consumer(&name).unwrap_or(self.consumers.len());
         match self.consumers.get_mut(place) {
@@ -162,7 +164,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Removes a consumer and its pending entries; returns the number of these.
+    /// Removes a consumer and its pending entries; returns the number of these entries.
     pub fn remove_consumer(&mut self, place: usize) -> usize {
         let before = self.pending.len();
         self.pending.retain(|pending| pending.consumer != place);
@@ -176,12 +178,12 @@ impl<'a> Group<'a> {
     /// The position of a pending entry, or where it would be.
     ///
     /// # Errors
-    /// The latter.
+    /// The position at which the entry would be.
     pub fn position(&self, id: Id) -> Result<usize, usize> {
         self.pending.binary_search_by_key(&id, |pending| pending.id)
     }
 
-    /// Gives entries to a consumer for the first time; their ids ascend. One that is pending
+    /// Gives entries to a consumer for the first time; their ids ascend. An entry that is pending
     /// already changes its consumer.
     pub fn give(&mut self, ids: impl Iterator<Item = Id>, consumer: usize, now_ms: u64) {
         let known = self.pending.len();
@@ -256,7 +258,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// Inserts a group (G1); false if there is one with this name.
+/// Inserts a group (G1); returns false if there is one with this name.
 pub fn insert<'a>(groups: &mut Vec<Group<'a>>, group: Group<'a>) -> bool {
     match groups.binary_search_by(|known| known.name.compare(&group.name)) {
         Ok(_) => false,

@@ -26,9 +26,9 @@
 //! each common field, or the number of fields and as many fields and values in turn. Groups are
 //! laid out in [`groups`].
 //!
-//! - X1: base ≤ tip ≤ last; without entries base and tip are 0-0. The ids of entries ascend.
-//! - X2: an entry that is added, and the first entries that are removed, leave the bytes of all
-//!   other entries and of the groups as they are: these are copied and not decoded.
+//! - X1: base ≤ tip ≤ last. Without entries base and tip are 0-0. The ids of entries ascend.
+//! - X2: adding an entry, and removing the first entries, leave the bytes of all other entries and
+//!   of the groups as they are: those bytes are copied and not decoded.
 
 mod entries;
 pub mod groups;
@@ -120,17 +120,17 @@ impl fmt::Display for Id {
     }
 }
 
-/// How many entries are removed from the front.
+/// The rule by which entries are removed from the front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trim {
-    /// All but this many.
+    /// All entries but this many.
     Length(usize),
-    /// Those before this id.
+    /// The entries before this id.
     Before(Id),
 }
 
-/// Trimming by `~`, as in Redis, whose streams have nodes: only as many entries as whole nodes
-/// have, or all.
+/// Trimming by `~`, as in Redis, whose streams have nodes: it removes only as many entries as whole
+/// nodes have, or all entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rough {
     pub node_entries: usize,
@@ -138,7 +138,7 @@ pub struct Rough {
     pub limit: usize,
 }
 
-/// A stream, its head read.
+/// A stream whose head was read.
 #[derive(Clone, Debug, Default)]
 pub struct Stream<'a> {
     count: usize,
@@ -149,15 +149,15 @@ pub struct Stream<'a> {
     last: Id,
     deleted: Id,
     fields: usize,
-    /// The common fields.
+    /// The common fields of the entries.
     common: Cow<'a, [u8]>,
-    /// Entries of the value.
+    /// The entries of the stored value.
     old: &'a [u8],
-    /// Entries behind them.
+    /// Entries that were added behind them.
     pub(crate) new: Vec<u8>,
     old_groups: &'a [u8],
     stored_members: usize,
-    /// Instead of the old ones.
+    /// The groups that replace those of the stored value, if any do.
     new_groups: Option<Vec<u8>>,
 }
 
@@ -209,7 +209,7 @@ pub fn len(value: &[u8]) -> Result<usize, Error> {
 }
 
 impl<'a> Stream<'a> {
-    /// Reads the head of a value; without one the stream is new.
+    /// Reads the head of a value; without a value the stream is new.
     ///
     /// # Errors
     /// [`Error::WrongType`], [`Error::Damaged`].
@@ -235,7 +235,7 @@ impl<'a> Stream<'a> {
     /// Replaces the stream's part. A stream without entries stays, unlike other collections.
     ///
     /// # Errors
-    /// [`Error::Full`]; [`Error::Damaged`] if the stream that was changed is.
+    /// [`Error::Full`]; [`Error::Damaged`] if the stream was damaged before it was changed.
     pub fn store<'p>(&self, parts: &mut impl Parts<'p>) -> Result<(), Error> {
         let bytes = self.old.len() + self.new.len();
         let groups = self.new_groups.as_deref().unwrap_or(self.old_groups);
@@ -245,7 +245,7 @@ impl<'a> Stream<'a> {
         {
             return Err(Error::Full); // types::Y4
         }
-        // X1.
+        // Without entries the base and the tip are 0-0 (X1).
         let (base, tip) = match self.count {
             0 => (Id::MIN, Id::MIN),
             _ => (self.base, self.tip),
@@ -283,7 +283,7 @@ impl<'a> Stream<'a> {
         self.count == 0
     }
 
-    /// Number of entries that were ever added, or what it was set to.
+    /// Number of entries that were ever added, or the number that was set instead.
     pub fn added(&self) -> u64 {
         self.added
     }
@@ -321,7 +321,7 @@ impl<'a> Stream<'a> {
         self.deleted = deleted.unwrap_or(self.deleted);
     }
 
-    /// Adds an entry, which has at least one field; its id must be after the last. X2.
+    /// Adds an entry, which has at least one field; its id must be after the last (X2).
     pub fn append(&mut self, id: Id, pairs: &[(Text<'_>, Text<'_>)]) {
         debug_assert!(id > self.last && !pairs.is_empty());
         if self.count == 0 {
@@ -469,7 +469,7 @@ impl<'a> Stream<'a> {
         Ok(found)
     }
 
-    /// Removes the entries with these ids, which ascend; returns how many of them there were.
+    /// Removes the entries with these ids, which ascend; returns how many of them existed.
     ///
     /// # Errors
     /// [`Error::Damaged`].
@@ -494,7 +494,7 @@ impl<'a> Stream<'a> {
         Ok(removed)
     }
 
-    /// Removes entries from the front, and returns how many. X2.
+    /// Removes entries from the front, and returns how many it removed (X2).
     ///
     /// # Errors
     /// [`Error::Damaged`].

@@ -1,9 +1,9 @@
-//! How far groups have read a stream, in numbers of entries: as Redis counts and estimates it.
+//! How far groups have read a stream, in numbers of entries, counted and estimated as in Redis.
 
 use super::{Group, Id, Stream};
 
 impl Stream<'_> {
-    /// Whether an entry that is not before `start` was deleted, and lies between entries.
+    /// Whether an entry at or after `start`, which lay between entries, was deleted.
     fn has_gap(&self, start: Id) -> bool {
         !self.is_empty()
             && self.deleted != Id::MIN
@@ -31,7 +31,7 @@ impl Stream<'_> {
         }
     }
 
-    /// How many entries a group has still to read; `None`: it is not known.
+    /// How many entries a group has still to read; `None` if that is not known.
     pub fn lag(&self, group: &Group<'_>) -> Option<i64> {
         if self.added == 0 {
             return Some(0);
