@@ -11,7 +11,7 @@ use duramen_engine::{EntryDamage, Store};
 use std::sync::Arc;
 
 impl Shared {
-    /// Ends loading: from now on clients are served from `store`. To be called once.
+    /// Ends loading: from now on clients are served from `store`. Must be called once.
     pub fn serve(&self, store: Arc<Store>, durability: Option<Arc<Durability>>) {
         self.serve_with(store, durability, None);
     }

@@ -158,8 +158,8 @@ pub(crate) fn in_range(index: i32) -> Result<u8, Failure> {
         .ok_or(DB_OUT_OF_RANGE)
 }
 
-/// Creates a table, with its own level or the server's. Not to be called while a guard is held. It
-/// is durable when `Log::changed` is.
+/// Creates a table, with its own level or the server's. Must not be called while a guard is held.
+/// The table is durable when `Log::changed` is.
 pub(crate) fn create_table(
     shared: &Shared,
     name: &str,
@@ -195,7 +195,7 @@ pub(crate) fn tables_changed(shared: &Shared, client: &mut Client) {
     }
 }
 
-/// The table of a database, created at its first use. Not to be called while a guard is held.
+/// The table of a database, created at its first use. Must not be called while a guard is held.
 pub(crate) fn table_for(shared: &Shared, client: &mut Client, db: u8) -> Result<TableId, Failure> {
     if let Some(table) = table_behind(shared, db) {
         return Ok(table);

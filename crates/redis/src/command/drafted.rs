@@ -214,7 +214,7 @@ fn commit_unlocked(
 ) -> Result<bool, Failure> {
     let holds = check(ctx, guard, view)? && draft.still_holds(guard)?;
     if holds {
-        draft.apply(guard); // it has told versions
+        draft.apply(guard); // versions that the step has seen never come again (index::X3)
     }
     Ok(holds)
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The part of the selected table that is served here.
 pub(crate) struct ServedKeys {
-    /// None: the server is not a member of a cluster, and serves everything.
+    /// The member's view; `None`: the server is no member of a cluster, and serves everything.
     view: Option<Arc<View>>,
     table: TableId,
 }

@@ -143,7 +143,7 @@ pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
     if ctx.local.exec.runs() || ctx.shared.data().is_none() || has_bug(Bug::PauseIsNotLookedAt) {
         return ctx.reply.ok();
     }
-    // pause::P1
+    // The reply waits until the requests that have begun are over (pause::P1).
     background::run(ctx, Kind::Pauses, |shared, _| {
         if let Some(store) = shared.data() {
             store.quiesce();

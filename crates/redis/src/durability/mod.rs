@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Progress of loading the data.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// None: loading has only begun.
+    /// The progress of the engine; `None`: loading has only begun.
     pub now: Option<duramen::Progress>,
 }
 
@@ -77,7 +77,7 @@ pub struct Job {
     began: Instant,
     bytes_done: AtomicU64,
     bytes_total: AtomicU64,
-    /// With the time that it took; None: the snapshot is being made.
+    /// The result, and the time that the snapshot took; `None`: the snapshot is being made.
     result: Mutex<Option<(Result<(), String>, Duration)>>,
 }
 

@@ -173,8 +173,8 @@ impl Executor {
             .leave_queues(self.shared.waiters(), &self.shared.threads, true);
     }
 
-    /// Whether a waiting client must be told that other members serve its keys now. Keys that have
-    /// left and come back may have elements that were written elsewhere.
+    /// Whether a waiting client must get the error that other members serve its keys now. Keys that
+    /// have left and come back may have elements that were written elsewhere.
     pub fn has_lost_keys(&mut self, client: &Client) -> bool {
         let Some(member) = self.shared.membership() else {
             return false;

@@ -151,11 +151,11 @@ fn rename_unless(ctx: &mut Context<'_>, guard: &mut Guard<'_>, nx: bool) -> Resu
 
 /// Destination of COPY and MOVE.
 struct Target<'a> {
-    /// None: the database of the source.
+    /// The database of the copy; `None`: that of the source.
     db: Option<u8>,
     key: &'a [u8],
     replace: bool,
-    /// Remove the source (MOVE).
+    /// Whether the source is removed (MOVE).
     moves: bool,
 }
 

@@ -270,7 +270,7 @@ impl ViewCache {
         &self.view
     }
 
-    /// To be called after the guard was pinned or renewed (M1).
+    /// The current view. Must be called after the guard was pinned or renewed (M1).
     #[inline]
     pub fn get(&mut self, membership: &Membership) -> &Arc<View> {
         let generation = membership.generation.load(Ordering::Acquire);

@@ -112,7 +112,7 @@ pub(crate) fn mread(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 /// Options of a write: its condition and its level.
 struct WriteOptions {
     condition: Condition,
-    /// `None`: the table's level.
+    /// The level of the write; `None`: the table's level.
     level: Option<Level>,
 }
 

@@ -187,7 +187,7 @@ impl Parked {
         parking.audited = is_audited;
     }
 
-    /// Clears the state. To be called when no request waits for flash or runs in parts.
+    /// Clears the state. Must be called when no request waits for flash or runs in parts.
     #[inline]
     pub fn end(&mut self) {
         self.0 = None;

@@ -47,7 +47,7 @@ pub(super) enum StoreAccess {
 pub(super) struct Environment<'a> {
     pub(super) shared: &'a Shared,
     pub(super) local: &'a mut Local,
-    /// None: the server is not a member of a cluster, and serves every key.
+    /// The state of a member of a cluster; `None`: the server is none, and serves every key.
     pub(super) member: Option<&'a Membership>,
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// See the head of this file.
 pub struct Login {
-    /// None: the client has not logged in.
+    /// The user; `None`: the client has not logged in.
     user: Option<Arc<User>>,
     /// The generation of the user (users::V1).
     generation: u64,

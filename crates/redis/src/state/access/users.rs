@@ -227,8 +227,8 @@ impl AclState {
         (self.revision(), self.users())
     }
 
-    /// Whether connections that have last seen this generation are older than the users of the
-    /// cluster are here (V4).
+    /// Whether connections that have last seen this generation came before the users of the cluster
+    /// were here (V4).
     pub(crate) fn has_ended(&self, generation: u64) -> bool {
         generation < self.valid_from.load(Ordering::Relaxed)
     }

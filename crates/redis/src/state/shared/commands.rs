@@ -416,7 +416,7 @@ impl CommandState {
         self.set_monitored(!monitors.is_empty());
     }
 
-    /// Sets whether there are monitors; to be called while [`monitors`](Self::monitors) is held.
+    /// Sets whether there are monitors. Must be called while [`monitors`](Self::monitors) is held.
     pub(crate) fn set_monitored(&self, monitored: bool) {
         if monitored {
             self.gate.fetch_or(global::MONITORED, Ordering::Relaxed);

@@ -131,13 +131,13 @@ impl Shared {
         self.storage.tier()
     }
 
-    /// Makes this server a member of a cluster. To be called once, before [`serve`](Self::serve).
+    /// Makes this server a member of a cluster. Must be called once, before [`serve`](Self::serve).
     pub fn join(&self, membership: Arc<Membership>) {
         self.commands.adopt_tables(&[]);
         self.membership.get_or_init(|| membership);
     }
 
-    /// None: no member of a cluster, or not a member yet.
+    /// The membership; `None`: this server is no member of a cluster, or not yet.
     #[inline]
     pub fn membership(&self) -> Option<&Arc<Membership>> {
         self.membership.get()

@@ -14,8 +14,8 @@
 //!   Its time is over when the request was not shown for [`SHOWN_WITHIN`], and after the time that
 //!   its owner gave.
 //! - V3: a client whose write was put off waits for that reservation only. So scripts that reserve
-//!   a key in turns do not keep a writer out. A step on a draft has no such right: each of its runs
-//!   would make the runs of the steps with reservations vain.
+//!   a key in turns do not keep a writer out. A step on a draft has no such right: with each of its
+//!   runs the step would break the reservations of others.
 //! - V4: steps get their reservations in the order in which they came to the line, each at the
 //!   moment at which the one before it ends.
 

@@ -23,7 +23,7 @@ pub struct Settings {
     /// Grows with every change; Release there, Acquire in [`ConfigCache::get`].
     generation: AtomicU64,
     on_change: OnceLock<OnChange>,
-    /// None: the server was started without a configuration file.
+    /// The configuration file; `None`: the server was started without one.
     file: Option<ConfigFile>,
     certificates: Arc<Certificates>,
     encodings: Encodings,
@@ -82,7 +82,7 @@ impl Settings {
         self.memory_at_start
     }
 
-    /// None: the server was started without a configuration file.
+    /// The configuration file; `None`: the server was started without one.
     pub fn file(&self) -> Option<&ConfigFile> {
         self.file.as_ref()
     }

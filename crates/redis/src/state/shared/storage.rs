@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 /// The state that exists once the data is loaded.
 struct Loaded {
     store: Arc<Store>,
-    /// None: the data is in memory only.
+    /// The durable layer; `None`: the data is in memory only.
     durability: Option<Arc<Durability>>,
-    /// None: memory is the only tier.
+    /// The second tier; `None`: memory is the only tier.
     tier: Option<Arc<Tier>>,
 }
 
@@ -74,7 +74,7 @@ impl Storage {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// Names the backup that stores replicas for other members. To be called once.
+    /// Names the backup that stores replicas for other members. Must be called once.
     pub fn keep_for_others(&self, backup: &Arc<Backup>) {
         self.kept.get_or_init(|| Arc::downgrade(backup));
     }
