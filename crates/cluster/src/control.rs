@@ -33,7 +33,7 @@ pub fn segments_max(control_capacity: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub kind: Kind,
-    /// The head that wrote it; 0 in other kinds.
+    /// The head that writes the segment; 0 for segments of other kinds.
     pub head: u32,
     /// Replicas at a lower replication epoch don't count while the segment is open.
     pub epoch: u64,
@@ -91,7 +91,7 @@ pub enum Error {
         record: &'static str,
         why: &'static str,
     },
-    /// C3
+    /// C3: such a segment is not eligible.
     #[error("control segment {segment} does not begin with a whole snapshot")]
     NoSnapshot { segment: SegmentId },
 }

@@ -32,9 +32,9 @@ const BEHIND_US: u64 = 1_000_000;
 /// An action of the detector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Ping it; its answer has the nonce.
+    /// Ping this server; its answer has the nonce.
     Ping { to: ServerId, nonce: u64 },
-    /// Report it to the coordinator.
+    /// Report this server to the coordinator.
     Suspect(ServerId),
 }
 
@@ -42,7 +42,7 @@ struct Pinged {
     to: ServerId,
     sent_us: u64,
     deadline_us: u64,
-    /// It is suspected; its answer is still measured.
+    /// Whether the server is suspected. Its answer is still measured.
     is_late: bool,
 }
 
@@ -159,8 +159,8 @@ impl Detector {
         self.smoothed_us = (7 * self.smoothed_us + took_us) / 8;
     }
 
-    /// Another server has this version of the list. True: send the coordinator a `Confirm`; if it
-    /// refuses, this server is not a member any more (F4).
+    /// Another server has this version of the list. Returns whether to send the coordinator a
+    /// `Confirm`: if it refuses that, this server is not a member any more (F4).
     pub fn heard(&mut self, now_us: u64, version: ListVersion) -> bool {
         if version <= self.version {
             return false;
@@ -173,8 +173,8 @@ impl Detector {
         is_long
     }
 
-    /// No other server is UP according to this server's list: then too a `Confirm` from time to
-    /// time tells whether it still is a member (F4).
+    /// Whether no other server is UP according to this server's list. A lone server, too, sends a
+    /// `Confirm` from time to time, which tells whether it still is a member (F4).
     pub fn is_alone(&self) -> bool {
         self.others.is_empty()
     }

@@ -49,8 +49,8 @@ impl MasterLease {
         *until = (*until).max(sent_us + self.lease_us);
     }
 
-    /// The time until which reads are served; 0 if some holder has granted nothing. Without
-    /// holders: no server can recover the log.
+    /// The time until which reads are served; 0 if some holder has granted nothing, or there is no
+    /// holder: then no recovery would ask for the log (collect::G1).
     pub fn until(&self, holders: impl IntoIterator<Item = BackupId>) -> u64 {
         holders
             .into_iter()
@@ -100,7 +100,7 @@ impl HolderLease {
         }
     }
 
-    /// A request of this log was received at `received_us` and is answered. Never for a fenced log.
+    /// A request of this log was received at `received_us` and is answered. Not for a fenced log.
     pub fn grant(&mut self, log: u64, received_us: u64) {
         let answered = self.answered.entry(log).or_default();
         *answered = (*answered).max(received_us);

@@ -5,8 +5,8 @@
 //! membership and the ownership of tablets, and has dead servers' tablets recovered (`recovery`);
 //! [`membership`] and [`detector`] are a server's side of that; [`speed`] judges measurements of
 //! disks. Their driver (the durable store, a node, the simulator) passes in events and executes
-//! effects. docs/protocols.md shows the
-//! protocols as wholes. Times are microseconds of a monotonic clock of any origin.
+//! effects. docs/protocols.md shows the protocols as wholes. Times are microseconds of a monotonic
+//! clock of any origin.
 
 pub mod control;
 pub mod coordinator;

@@ -28,7 +28,7 @@ use std::sync::OnceLock;
 pub struct Members {
     version: ListVersion,
     servers: BTreeMap<ServerId, ServerEntry>,
-    /// As a message, once it was requested.
+    /// The list as a message, made at the first request for it.
     listed: OnceLock<SharedList>,
 }
 

@@ -126,13 +126,13 @@ impl Member {
 /// Rank of a backup for one more replica: the lowest rank is the best.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
-    /// L5.
+    /// The backup is being drained (L5).
     is_drained: bool,
     /// Number of the segment's replicas in the same rack (L6).
     in_rack: usize,
-    /// It is in the master's own rack (L4).
+    /// The backup is in the master's own rack (L4).
     is_near: bool,
-    /// L3, L7.
+    /// Whether the segment's sets have the backup (L3, L7).
     set: InSet,
 }
 

@@ -14,7 +14,7 @@
 //!
 //! Paper: [Ousterhout15 §7.1]
 
-/// As disks with heads are to fast ones of flash.
+/// About as many times as fast disks of flash are faster than disks with heads.
 const TIMES_MOST: u64 = 16;
 
 /// Whether a measured speed is news for a reader that has `known` (B1).

@@ -102,13 +102,13 @@ impl Coordinator {
         self.view().overview()
     }
 
-    /// The waits of an operator, those of now and those that may come.
+    /// All that waits for an operator now, and all that may have to wait later.
     pub fn waits(&self) -> Vec<Wait> {
         self.view().waits()
     }
 }
 
-/// The parts of a coordinator, for those that only look.
+/// The parts of a coordinator, for requests that only read them.
 #[derive(Clone, Copy)]
 pub(super) struct View<'c> {
     pub state: &'c State,
@@ -141,7 +141,7 @@ impl View<'_> {
         CoordinatorAnswer::Admin(AdminAnswer::Status(Box::new(self.status())))
     }
 
-    /// Without tablets and migrations in progress.
+    /// The status without its tablets and the migrations in progress.
     fn glance(&self) -> Status {
         Status {
             cluster: self.state.meta.cluster.clone(),

@@ -9,12 +9,12 @@
 //! - N1: no move begins while a dead server's data waits, while a server is drained, or beside
 //!   moves of others. The moves in progress are given up when a server crashes: its data needs the
 //!   room, the disks and the network.
-//! - N2: a server takes part in one move at a time, and rests after it as long as it took. Of four
-//!   masters one takes part.
-//! - N3: it ends. A plan's moves bring all nearer to their shares (even::E1), the next
-//!   plan is made only of reports that came later, and each plan in a row waits twice as long as
-//!   the one before, until another master comes. A move that fails ends its plan. Data that
-//!   has moved counts where it is now, before the next reports.
+//! - N2: a server takes part in one move at a time. After a move it rests for as long as the move
+//!   took. Of four masters, one takes part at a time.
+//! - N3: the balancing ends. The moves of a plan bring all masters nearer to their shares
+//!   (even::E1). The next plan uses only reports that came later. Each plan in a row waits twice as
+//!   long as the one before, until another master comes. A move that fails ends its plan. Data that
+//!   has moved counts at its new place, before the next reports.
 //!
 //! A range that moves takes its reported bytes along, so a plan that follows at once knows of it.
 //! Loads and rooms are advice (coordinator::K9): with wrong ones the wrong tablets move, as safely
@@ -37,8 +37,9 @@ const HASHES_BYTES: u64 = 64 << 20;
 /// A plan is made if some master is further from its share than this part of the mean. (A plan
 /// leaves a quarter of that.)
 const FAR_PART: u64 = 4;
-/// The same when an operator asks. (More than a plan leaves: members count samples, and a plan that
-/// followed their noise would move the same slots again and again.)
+/// The same part, when an operator asks for a plan. It is more than the difference that a plan
+/// leaves: members count samples, and a plan that followed their noise would move the same slots
+/// again and again.
 const NEAR_PART: u64 = 8;
 /// The means of two masters count as equal if they differ by less than this part.
 const EQUAL_PART: u64 = 8;
@@ -46,11 +47,11 @@ const EQUAL_PART: u64 = 8;
 const MASTERS_PER_MOVE: usize = 4;
 /// Longest interval of the looks.
 const LOOK_US: u64 = 1_000_000;
-/// The pause before the next plan is that of quiet, doubled so often at most.
+/// The pause before the next plan is the time of quiet, doubled at most this many times.
 const DOUBLED_MAX: u32 = 6;
-/// Looks in the time of quiet, at least.
+/// Fewest looks in the time of quiet.
 const LOOKS: u64 = 10;
-/// A tablet is not cut any more if its table has so many for each master.
+/// A tablet is cut only while its table has fewer than this many tablets for each master.
 const TABLETS_PER_MASTER: u64 = 16;
 /// Repeated requests of an operator wait for so long.
 const AGAIN_MS: u32 = 500;
@@ -60,17 +61,18 @@ const AGAIN_MS: u32 = 500;
 pub(super) struct Balance {
     is_armed: bool,
     planned: VecDeque<Step>,
-    /// Begun, and since when.
+    /// The moves that have begun, each with the time of its begin.
     under_way: BTreeMap<MigrationId, (Step, u64)>,
-    /// N2: these servers rest until then.
+    /// N2: the servers that rest, each with the end of its rest.
     rests: BTreeMap<ServerId, u64>,
-    /// The cluster has been as it is, but for the balance, since then.
+    /// The versions at the last look, and the time since which they have not changed, except by the
+    /// balance's own moves.
     seen: (MapVersion, ListVersion),
     quiet_since_us: u64,
-    /// N3: no plan of its own before that, and the number of the last ones in a row.
+    /// N3: no plan is made without a request before this time; and the number of plans in a row.
     next_us: u64,
     in_a_row: u32,
-    /// Masters that a plan could give something to: with another one the plans begin anew.
+    /// The masters at the last look. When another one comes, the pauses begin anew (N3).
     masters: BTreeSet<ServerId>,
     /// Hashes of each server, in the map of that version.
     widths: BTreeMap<ServerId, u128>,
@@ -181,7 +183,8 @@ impl Balance {
             }
         };
         let mut masters: Vec<Master> = state.servers.masters().map(master).collect();
-        // Not the limits: with flash these follow from the size of the present keys.
+        // The given bytes count and not the limits: with flash, a limit follows from the size of
+        // the keys.
         let given = |of: &Master| Some(state.servers[&of.id].means?.given_bytes);
         let given: Option<Vec<u64>> = masters.iter().map(given).collect();
         share_out(&mut masters, given);
@@ -303,7 +306,7 @@ impl Balance {
         has_others.then(|| "other moves are in progress".to_owned())
     }
 
-    /// N1: a server has crashed.
+    /// N1: a server has crashed, so the moves in progress are given up.
     pub(super) fn gives_way(&mut self, state: &mut State, migrations: &mut Migrations) {
         if has_bug(Bug::BalancesAlways) {
             return;

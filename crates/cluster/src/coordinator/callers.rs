@@ -16,16 +16,16 @@ use duramen_wire::native::message::{
 };
 use std::collections::BTreeMap;
 
-/// Shortest wait for its answer: shorter than a member's wait for the answer to its request, which
-/// contains the reason of a failure. With a longer verdict timeout, for slow networks, it is as
-/// long, and the member repeats its request meanwhile.
+/// Shortest wait for a caller's answer. It is shorter than a member's wait for the answer to its
+/// request, which contains the reason of a failure. With a longer verdict timeout, for slow
+/// networks, it is as long as that timeout, and the member repeats its request meanwhile.
 const REACH_US_MIN: u64 = 400_000;
 /// Delay before a server that was not reached asks again.
 const REACH_AGAIN_MS: u32 = 500;
 
 /// Callers that were not reached are named for this long: each asks again more often.
 const TURNED_AWAY_US: u64 = 10_000_000;
-/// Most of them.
+/// Most callers that are named.
 const TURNED_AWAY_MAX: usize = 8;
 
 /// A server that enlists and was not reached yet.
@@ -34,22 +34,22 @@ struct Caller {
     /// Its requests, each with the sender of its frame.
     asked: Vec<(ReplyId, ServerId)>,
     is_reached: bool,
-    /// The reason why it was not, as its connection saw it.
+    /// The reason why the caller was not reached, as its connection saw it.
     why: Option<String>,
 }
 
 /// The servers that enlist.
 #[derive(Default)]
 pub(super) struct Callers {
-    /// By nonce.
+    /// The callers, by nonce.
     all: BTreeMap<u64, Caller>,
-    /// Those that were turned away, newest last: when, by their addresses, and why.
+    /// The servers that were turned away, the newest last: the time, the address and the reason.
     turned_away: Vec<(u64, String, String)>,
 }
 
 impl Callers {
-    /// Whether this server has answered at its address. If not, it is asked, and this request is
-    /// answered when that has ended.
+    /// Whether this server has answered at its address. If not, the coordinator asks it, and
+    /// answers this request when that question has ended.
     pub(super) fn is_reached(
         &mut self,
         state: &mut State,
@@ -86,8 +86,8 @@ impl Callers {
         }
     }
 
-    /// The end of the request to a server that enlists. If it was reached, its requests are
-    /// returned: they are handled again before it is forgotten.
+    /// Handles the end of the request to a server that enlists. Returns the server's own requests
+    /// if it was reached: they are handled again before the server is forgotten.
     pub(super) fn reached(
         &mut self,
         state: &mut State,
@@ -146,7 +146,7 @@ impl Callers {
         self.turned_away.push(noted);
     }
 
-    /// This server is not turned away any more, or for another reason.
+    /// This server is not turned away any more, or is turned away for another reason.
     fn forget_turned_away(&mut self, address: &str) {
         self.turned_away.retain(|(_, known, _)| known != address);
     }

@@ -28,9 +28,9 @@ const GRACE_PERCENT: u64 = 10;
 /// The leases of clients; see the module.
 #[derive(Default)]
 pub(super) struct Clients {
-    /// With their ends.
+    /// The leases, each with its end.
     leases: BTreeMap<ClientId, u64>,
-    /// The same by their ends.
+    /// The leases, by their ends.
     ends: BTreeSet<(u64, ClientId)>,
 }
 
@@ -78,9 +78,9 @@ impl Clients {
         self.ends.insert((until_us, client));
     }
 
-    /// The clients that masters must keep, and the least time for each: leases never become
-    /// shorter. An unknown client counts as ended: its id would have been stored before it was
-    /// told.
+    /// The clients whose records masters must keep, each with the least time that its lease still
+    /// lasts: leases never become shorter. An unknown client counts as ended: its id would have
+    /// been stored before the client got it.
     pub(super) fn alive(&self, state: &mut State, asked: Vec<ClientId>) -> CoordinatorAnswer {
         let count = asked.len();
         let alive = asked.into_iter().filter_map(|id| {
@@ -113,7 +113,7 @@ impl Clients {
         state.asks.arm(state.now_us + PAUSE_US, Timer::Clients);
     }
 
-    /// For so long no client could renew its lease.
+    /// No client could renew its lease for so long: all leases become longer by that.
     fn lengthen(&mut self, by_us: u64) {
         self.ends.clear();
         for (client, until_us) in &mut self.leases {

@@ -127,8 +127,8 @@ impl Coordinator {
     }
 }
 
-/// The life that the server claims to follow may not be over: then the data of one of them is a
-/// copy, and not the newest. At that life's address there is no other process, so a server that
+/// Checks that the life which the server claims to follow is over. Otherwise the data of one of
+/// both is a copy, and not the newest. No other process is at that life's address, so a server that
 /// enlists from there proves its end.
 fn check_replaced(state: &mut State, suspects: &Suspects, enlist: &Enlist) -> Result<(), Refusal> {
     let Some(old) = enlist.replaces.filter(|id| state.servers.is_up(*id)) else {
@@ -169,7 +169,7 @@ fn check_life(
     })
 }
 
-/// Two servers with one disk: the older one is gone without notice, or the disk was copied.
+/// Handles two servers with one disk: the older one is gone without notice, or the disk was copied.
 fn check_disk(state: &mut State, suspects: &Suspects, enlist: &Enlist) -> Result<(), Refusal> {
     let same = state.servers.with_disk(enlist.disk);
     let same = same.filter(|id| Some(*id) != enlist.replaces);

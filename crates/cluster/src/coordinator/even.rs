@@ -4,8 +4,9 @@
 //! without data are spread evenly, too.
 //!
 //! **Invariants**
-//! - E1: a move takes no more than its source has too much and its target too little, but for the
-//!   rest of a slot. So each move brings both nearer to their shares, and none is ever taken back.
+//! - E1: a move takes at most what its source has too much and what its target lacks, apart from
+//!   the rest of one slot. So each move brings both nearer to their shares, and no move is taken
+//!   back.
 //! - E2: only whole slots move.
 //! - E3: a target gets no more bytes than it has room for.
 
@@ -63,7 +64,8 @@ pub(super) fn part(weight: u64, hashes: u128) -> u64 {
 }
 
 impl Held {
-    /// The bytes of a range of it: of a load that is only partly in it the same part.
+    /// The bytes of a part of this range. A load that is only partly in it counts with the same
+    /// part.
     fn bytes(&self, range: &KeyRange) -> u64 {
         let from = self
             .loads

@@ -3,8 +3,8 @@
 //!
 //! **Invariants**
 //! - G1: a server whose id this store never assigned is not refused as not UP. Such a server
-//!   belongs to another cluster, or its id is newer than this store; it would end itself for a
-//!   mistake of the coordinator.
+//!   belongs to another cluster, or its id is newer than this store. That refusal would make it end
+//!   itself for a mistake of the coordinator.
 //! - G2: a store that has assigned no server id yet assigns none while members of another cluster
 //!   send requests here. It is new by mistake, and would begin a second cluster of that name.
 

@@ -1,11 +1,11 @@
 //! The frames that copies of recovered data will take, over all recoveries in progress
 //! (recovery::Y6).
 //!
-//! Backups report their free frames. While a recovery fills some of them, a report contains a part
-//! of what was promised, so the last numbers from before count, less all that was promised since.
-//! When nothing is in progress, the last reports count. After a full stop a backup that has just
-//! come has none until its first report; one that does not report is an older program, and has no
-//! limit.
+//! Backups report their free frames. While a recovery fills some of them, a report lacks a part of
+//! what was promised. So the last numbers from before the recovery count, less all that was
+//! promised since. When nothing is in progress, the last reports count. After a full stop, a backup
+//! that has just come counts as full until its first report. A backup that does not report runs an
+//! older program, and has no limit.
 
 use super::State;
 use super::rooms::{HOME_US, Planner};
@@ -14,18 +14,19 @@ use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, has_bug};
 use std::collections::BTreeMap;
 
-/// Segments of a recovered partition beside the full ones: of several threads, and the head's.
+/// Segments of a recovered partition that are partly full: those of several threads, and the
+/// head's.
 const SEGMENTS_MORE: u64 = 4;
-/// After a full stop, frames are waited for as long as for machines: those of backups that are
-/// still on their way count as well. An attempt without enough of them takes longer to fail.
+/// After a full stop, frames are waited for as long as machines are: backups that are still on
+/// their way bring frames, too. An attempt without enough of them takes longer to fail.
 const FRAMES_US: u64 = HOME_US;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Frames {
-    /// As reported last.
+    /// Free frames of each backup, as it reported them last.
     free: BTreeMap<ServerId, u64>,
-    /// The rest of that for partitions, since the first one that is in progress now.
+    /// Free frames left for partitions, counted since the first one that is in progress now began.
     left: BTreeMap<ServerId, u64>,
 }
 
@@ -70,7 +71,7 @@ impl Frames {
         };
         let left = |id: &ServerId| free.get(id).copied().unwrap_or_else(|| unknown(*id));
         let backups = state.servers.backups_of(master);
-        // With fewer backups it waits for more of them, and not for frames.
+        // With fewer backups than replicas, the recovery waits for backups, and not for frames.
         let replicas = (state.meta.settings.replicas as usize).min(backups.len());
         let copies = segments * replicas as u64;
         let places = backups.iter().map(|id| left(id).min(segments));
@@ -99,7 +100,7 @@ impl Frames {
     }
 }
 
-/// Whether no more frames are waited for, for this recovery.
+/// Whether this recovery has waited for frames for long enough.
 pub(super) fn are_late(state: &State, recovery: Option<&Recovery>) -> bool {
     let since_us = recovery.and_then(|of| of.lacks_frames);
     let waits = |since_us: u64| state.now_us < since_us + FRAMES_US && state.is_after_full_stop();

@@ -48,9 +48,9 @@ pub(super) struct Means {
 #[derive(Default)]
 pub(super) struct Loads {
     ranges: Vec<RangeLoad>,
-    /// Their sums: bytes, records.
+    /// The sums of the loads: bytes, records.
     sums: (u64, u64),
-    /// As they are stored, or about to be; empty: they are not.
+    /// The loads as they are stored, or are about to be; empty if none are.
     stored: Vec<RangeLoad>,
     /// When they may be stored; `None`: they have not changed much.
     due_us: Option<u64>,
@@ -69,14 +69,15 @@ impl Loads {
         self.ranges = ranges;
     }
 
-    /// It has recovered these ranges: they count until its next report, which contains them.
+    /// The member has recovered these ranges: they count until its next report, which contains
+    /// them.
     pub(super) fn gain(&mut self, gained: impl IntoIterator<Item = RangeLoad>) {
         let ranges = std::mem::take(&mut self.ranges);
         self.report(ranges.into_iter().chain(gained).take(LOADS_MAX).collect());
     }
 
-    /// This range has left: until the next report its loads do not count here. Of a load that is
-    /// only partly in it, the same part of its bytes.
+    /// This range has left: its loads do not count here any more. A load that is only partly in the
+    /// range is cut in proportion. Returns the loads of the range.
     pub(super) fn lose(&mut self, table: TableId, range: KeyRange) -> Vec<RangeLoad> {
         let (mut left, mut kept) = (Vec::new(), Vec::new());
         for load in std::mem::take(&mut self.ranges) {
@@ -200,8 +201,8 @@ impl Storing {
     }
 }
 
-/// A new leader takes over the stored loads of this server. Those of a server that is not in
-/// the list are of the time before an older program led.
+/// A new leader takes over the stored loads of this server. Loads of a server that is not in the
+/// list are deleted: an older program, which does not know them, has removed the server.
 pub(super) fn adopt(state: &mut State, id: ServerId, value: &[u8]) {
     let ranges: Option<Vec<RangeLoad>> = records::decode(value);
     let is_sound = |load: &RangeLoad| load.range.first <= load.range.last;
@@ -216,7 +217,8 @@ pub(super) fn adopt(state: &mut State, id: ServerId, value: &[u8]) {
 }
 
 impl State {
-    /// All masters are told, and place by it, if it is news (speed::B1).
+    /// A member reports the speed of its disk. If it is news (speed::B1), all masters are told, and
+    /// place replicas by it.
     pub(super) fn read_speed(&mut self, server: ServerId, bytes_per_s: u64) -> CoordinatorAnswer {
         let member = self.servers.get(&server);
         let known = member.map(|member| member.record.entry.read_bytes_per_s);

@@ -1,10 +1,11 @@
 //! Data that recoveries wait for because no replica has it, until an operator accepts the loss.
 //!
 //! **Rules** (docs/protocols.md, "Accepting a loss")
-//! - O1: a recovery leaves out nothing of itself. The tokens of what an operator has accepted are
-//!   stored, so that they outlive this leader, and go with each order until the server is removed.
-//! - O2: an acceptance names all that is lost by its token. If it is something else by now, it is
-//!   refused.
+//! - O1: no recovery decides by itself to leave anything out. The tokens of what an operator has
+//!   accepted are stored, so that they outlive this leader, and go with each order until the server
+//!   is removed.
+//! - O2: an acceptance names all that is lost, by its token. It is refused if something else is
+//!   lost by now.
 //! - O3: while something is lost and not accepted, an attempt comes only now and then, and at once
 //!   when a backup comes that may have it.
 
@@ -33,7 +34,7 @@ impl Accepted {
         self.0.get(&server).cloned().unwrap_or_default()
     }
 
-    /// O1 and O2. The error is for people.
+    /// Accepts a loss (O1, O2). The error is for people.
     pub(super) fn accept(
         &mut self,
         state: &mut State,

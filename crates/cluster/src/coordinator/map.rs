@@ -21,7 +21,7 @@ const CHANGES_KEPT: usize = 1 << 14;
 /// The recent changes of the map.
 #[derive(Default)]
 pub(super) struct Changes {
-    /// A member with this version or a newer one can be told by changes.
+    /// A member with this version or a newer one gets changes instead of the whole map.
     from: MapVersion,
     /// Ranges that differ since these versions, in the order of the versions.
     ranges: VecDeque<(MapVersion, TableId, KeyRange)>,
@@ -32,12 +32,12 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Nothing has changed since.
+    /// Begins at this version: earlier changes are not known.
     pub(super) fn begin(&mut self, from: MapVersion) {
         self.from = from;
     }
 
-    /// The map changes. Whether it gets another version (W1).
+    /// The map changes. Returns whether it gets another version (W1).
     pub(super) fn touch(&mut self) -> bool {
         self.told.clear();
         !std::mem::replace(&mut self.is_new, true)
@@ -111,7 +111,7 @@ impl State {
         })
     }
 
-    /// W2.
+    /// The changes of the map since this version, or the whole map (W2).
     pub(super) fn map_changes(&mut self, since: MapVersion) -> CoordinatorAnswer {
         let version = self.meta.map_version;
         if since == version && since.0 > 0 {
@@ -133,7 +133,7 @@ impl State {
             let overlapping = self.tables.tablets_in(*table, *range);
             let routes = overlapping.map(|(first, tablet)| self.route(*table, first, tablet));
             for route in routes {
-                // One may reach from one range into the next.
+                // A tablet may reach from one range into the next.
                 if tablets.last() != Some(&route) {
                     tablets.push(route);
                 }

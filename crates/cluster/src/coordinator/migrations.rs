@@ -19,9 +19,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Tablets that leave a drained server at a time.
 const DRAIN_AT_ONCE: usize = 2;
-/// Pause after a failed migration of a drained server. Each further one of the same tablet doubles
-/// the tablet's pause, so often at most: a move that cannot succeed costs little, however long the
-/// drain waits.
+/// Pause after a failed migration of a drained server. Each further failure of the same tablet
+/// doubles the tablet's pause, at most this many times: a move that cannot succeed costs little,
+/// however long the drain waits.
 const DRAIN_REST_US: u64 = 1_000_000;
 const DRAIN_REST_DOUBLED_MAX: u32 = 6;
 /// Failures after which a drained server's tablet is cut in two, if it is longer than this.
@@ -80,7 +80,7 @@ pub(super) struct Migrations {
 }
 
 impl Migrations {
-    /// One that is stored.
+    /// Takes over a migration that is stored.
     pub(super) fn adopt(&mut self, state: &mut State, id: MigrationId, record: MigrationRecord) {
         state.tables.begin_move(id, record);
         self.all.insert(id, Migration::new(record, state.now_us));
@@ -311,7 +311,7 @@ impl Migrations {
         Some(record)
     }
 
-    /// `reason`: for people.
+    /// Gives a migration up; `reason` is for people.
     pub(super) fn abort(&mut self, state: &mut State, id: MigrationId, reason: &str) -> bool {
         let removed = self.remove(state, id, MigrationPhase::GivenUp, Some(reason));
         let Some(record) = removed else {
@@ -385,7 +385,7 @@ impl Migrations {
             .count()
     }
 
-    /// A server is crashed.
+    /// A server is crashed: its migrations are given up.
     pub(super) fn abort_of(&mut self, state: &mut State, dead: ServerId) {
         let outlives = has_bug(Bug::MigrationOutlivesSource);
         let careless = has_bug(Bug::MigratedToTheDead);
@@ -564,7 +564,7 @@ fn halve_stuck(state: &mut State, server: ServerId, table: TableId, first: Route
     let range = KeyRange::new(first, tablet.last);
     let middle = first.slot() + (tablet.last.slot() - first.slot()).div_ceil(2);
     if middle > first.slot() && state.servers.bytes_in(table, range, server) > HALVED_BYTES_MIN {
-        // Refused at most while the tablet is recovered; then it is too late.
+        // The cut is refused only while the tablet is being recovered: then it would come too late.
         let _ = state.cut(table, RouteHash::first_of_slot(middle));
     }
 }

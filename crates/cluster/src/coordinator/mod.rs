@@ -6,8 +6,8 @@
 //! restarts recoveries and sends everything to all servers again.
 //!
 //! **Invariants**
-//! - K1: no output depends on a change that is not stored (`pipeline`). The stored state that a new
-//!   leader reads is everything that was ever told.
+//! - K1: no output depends on a change that is not stored (`pipeline`). So the stored state that a
+//!   new leader reads contains everything that anybody was ever told.
 //! - K2: a crashed server stays crashed. A server that replaces it is another one, and is added
 //!   after the old one is crashed, in the same step or a later one.
 //! - K3: a message counts only if its sender is UP in the same step in which its effect is stored
@@ -159,8 +159,9 @@ pub enum Output {
     /// Close the connections to this address; the next request opens a new one. Requests without an
     /// answer end with [`Input::Unanswered`].
     Reopen { address: String },
-    /// This leader gives no verdicts: of so many servers only so many answer it, none and it is
-    /// denied, or fewer than half. `resigns`: another coordinator should lead, if there is one.
+    /// This leader gives no verdicts. Of `asked` servers only `answered` answer it: fewer than
+    /// half, or, if `is_denied`, none, and some server denies it. `resigns`: another coordinator
+    /// should lead, if there is one.
     Unfit {
         asked: usize,
         answered: usize,
@@ -178,12 +179,12 @@ pub struct Config {
     pub new_id: ClusterId,
     /// `host:port` of this coordinator, for people and for clients of other coordinators.
     pub name: String,
-    /// Of its leadership.
+    /// The term of its leadership.
     pub term: u32,
     /// Seed of random choices. Must differ from leader to leader: ids of recoveries are drawn from
     /// it.
     pub seed: u64,
-    /// For a new cluster. An existing one keeps its own.
+    /// Settings for a new cluster. An existing one keeps its own.
     pub settings: ClusterSettings,
     /// Tablets move by themselves when shares have been uneven for this long in a quiet cluster;
     /// none: only when somebody asks.
@@ -435,7 +436,7 @@ impl Coordinator {
                     CoordinatorAnswer::Noted
                 })
             }
-            ToCoordinator::Certificate { .. } => CoordinatorAnswer::Noted, // by the driver
+            ToCoordinator::Certificate { .. } => CoordinatorAnswer::Noted, // the driver notes it
             ToCoordinator::PartitionDone {
                 recovery,
                 partition,
@@ -589,7 +590,7 @@ impl Coordinator {
     }
 }
 
-/// Whether it denies the existence of something.
+/// Whether an answer denies the existence of something (K8).
 fn denies(answer: &CoordinatorAnswer) -> bool {
     use CoordinatorAnswer::{Refused, Stale};
     matches!(

@@ -4,10 +4,9 @@
 //! - A1: a log counts as gone only if this store gave its server's id and has left that server out
 //!   of the list since. A log of a life that it never gave is newer than the store: backups keep
 //!   it.
-//! - A2: no id is given while a backup has a log of a later life of that slot: a log would get the
-//!   id of another one. Known are the logs that backups have asked about since this coordinator
-//!   leads, and the lives that servers claimed to follow when they enlisted. Backups ask again and
-//!   again.
+//! - A2: no id is given while a backup has a log of a later life of that slot: two logs would have
+//!   the same id. The coordinator knows the logs that backups have asked about since it leads, and
+//!   the lives that servers claimed to follow when they enlisted. Backups ask again and again.
 //! - A3: a crashed life is not recovered while a later life of its slot is known that this store
 //!   never gave. Its log lacks what the later life acknowledged: its tablets would be served with
 //!   old values, and clients would write over these. An attempt that has begun is given up.
@@ -49,7 +48,7 @@ impl Lives {
         id.generation > given && !id.is_coordinator()
     }
 
-    /// This id is given.
+    /// Notes that this id is given.
     pub(super) fn give(&mut self, id: ServerId) {
         self.given.insert(id.slot, id.generation);
     }
@@ -71,8 +70,8 @@ impl Lives {
         ServerId::new(slot, self.given(slot) + 1)
     }
 
-    /// A log or a life is known. Whether it is newer than this store and than all that were known
-    /// in its slot.
+    /// Notes a log or a life. Returns whether it is newer than this store and than all that were
+    /// known in its slot.
     pub(super) fn note(&mut self, life: ServerId) -> bool {
         let end = self.next_slot().saturating_add(SLOTS_MORE);
         if !self.never_gave(life) || life.slot >= end {
@@ -91,7 +90,7 @@ impl Lives {
         self.never_gave(life).then_some(life)
     }
 
-    /// The lives of all slots that do: see [`newer_life`](Self::newer_life).
+    /// The newest such lives of all slots: see [`newer_life`](Self::newer_life).
     pub(super) fn newer_lives(&self) -> impl Iterator<Item = ServerId> {
         let slots = self.newer.keys();
         slots.filter_map(move |slot| self.newer_life(*slot))
@@ -110,7 +109,7 @@ impl Lives {
 }
 
 impl Coordinator {
-    /// Which of the logs are gone (A1).
+    /// Tells which of the logs are gone (A1).
     pub(super) fn are_gone(&mut self, sender: ServerId, logs: Vec<ServerId>) -> CoordinatorAnswer {
         let state = &mut self.state;
         state.ask_store(); // logs that are gone are dropped (coordinator::K8)

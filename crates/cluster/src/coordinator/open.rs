@@ -24,13 +24,13 @@ use duramen_wire::native::message::ServerList;
 /// The reason why a coordinator could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// For people: another store, or another name.
+    /// The remedy is another store, or another name.
     #[error("the store holds cluster `{found}`, not `{expected}`")]
     Foreign { found: String, expected: String },
-    /// For people: a newer program.
+    /// The remedy is a newer program.
     #[error("the store has layout {found}; this program knows layouts up to {known}")]
     Newer { found: u32, known: u32 },
-    /// For people: restore the store from a copy.
+    /// The remedy is to restore the store from a copy.
     #[error("the store is damaged: {what}")]
     Damaged { what: String },
 }
@@ -138,7 +138,7 @@ impl Coordinator {
             }
         }
         self.state.changes.begin(self.state.meta.map_version);
-        // Whatever the previous leader told in this version: later versions are newer
+        // The previous leader may have told anything in this version: later versions are newer
         // (coordinator::K5).
         self.state.affect_all();
         let version = self.state.tablets_version();

@@ -23,7 +23,7 @@ const SLACK: u64 = 4;
 const FACTOR_MAX: u64 = 10;
 /// Measures count for this long.
 const RECENT_US: u64 = 5_000_000;
-/// Most measures that are kept; as many roll calls have at most half of it.
+/// Most measures that are kept. One roll call makes at most half as many.
 const MEASURES_MAX: usize = 512;
 /// In a large cluster some answer is always late, because a packet was lost: of so many measures
 /// the slowest one does not count.
@@ -34,7 +34,7 @@ const LATE_MAX: usize = 1024;
 /// See the module.
 #[derive(Default)]
 pub(super) struct Patience {
-    /// When they were made, and how long the answers took.
+    /// Measures: when each was made, and how long its answer took.
     measures: VecDeque<(u64, u64)>,
     /// Pings that ended without an answer: to whom, and when.
     late: BTreeMap<CallId, (ServerId, u64)>,
@@ -43,7 +43,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// H1, H2: for one ping.
+    /// The patience for one ping (H1, H2).
     pub(super) fn of(&self, now_us: u64, configured_us: u64) -> u64 {
         if has_bug(Bug::PatienceIsFixed) {
             return configured_us;
@@ -60,7 +60,7 @@ impl Patience {
             .clamp(configured_us, most_us)
     }
 
-    /// An answer, or a look at the time, took so long.
+    /// Notes how long an answer took, or how late a look at the time was.
     pub(super) fn took(&mut self, now_us: u64, us: u64) {
         if self.measures.len() >= MEASURES_MAX {
             self.measures.pop_front();
@@ -68,14 +68,15 @@ impl Patience {
         self.measures.push_back((now_us, us));
     }
 
-    /// A look at the time, and when the next one is due: the delay since then is the own one.
+    /// Notes a look at the time, and when the next one is due: its delay is a measure of this
+    /// process.
     pub(super) fn looks(&mut self, now_us: u64, next_us: u64) {
         if let Some(due_us) = self.due_us.replace(next_us) {
             self.took(now_us, now_us.saturating_sub(due_us));
         }
     }
 
-    /// A ping of this time has ended without an answer.
+    /// Notes that a ping of this time has ended without an answer.
     pub(super) fn gives_up(&mut self, call: CallId, to: ServerId, asked_us: u64) {
         if self.late.len() >= LATE_MAX {
             self.late.pop_first();
@@ -83,7 +84,7 @@ impl Patience {
         self.late.insert(call, (to, asked_us));
     }
 
-    /// H3: who answers so late, and to a ping of which time.
+    /// H3: the server that answers so late, and the time of the ping that it answers.
     pub(super) fn late(&mut self, call: CallId) -> Option<(ServerId, u64)> {
         self.late
             .remove(&call)

@@ -155,17 +155,17 @@ impl Records {
         self.pipeline.delete(key.encode());
     }
 
-    /// Outputs it when all changes so far are stored (coordinator::K1).
+    /// Emits the output when all changes so far are stored (coordinator::K1).
     pub(super) fn tell(&mut self, output: Output) {
         self.out.extend(self.pipeline.tell(output));
     }
 
-    /// Outputs it now: it depends on no change that is not stored.
+    /// Emits the output now: it depends on no change that is not stored.
     pub(super) fn tell_at_once(&mut self, output: Output) {
         self.out.push(output);
     }
 
-    /// Outputs what has waited for a batch, which is stored.
+    /// Emits the outputs that have waited for a batch, which is stored.
     pub(super) fn release(&mut self, held: Vec<Output>) {
         self.out.extend(held);
     }
@@ -185,7 +185,7 @@ impl Records {
         self.step.len() == 1
     }
 
-    /// The server is told that it is a member, when all changes so far are stored.
+    /// Emits the server's welcome as a member when all changes so far are stored.
     pub(super) fn enlist(&mut self, reply: ReplyId, server: ServerId) {
         self.enlisted.push((reply, server));
     }

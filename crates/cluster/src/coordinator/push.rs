@@ -17,19 +17,19 @@ use duramen_wire::native::message::{
 };
 use std::collections::VecDeque;
 
-/// After a failed or refused request, after this time.
+/// A failed or refused request is sent again after this time.
 const REST_US: u64 = 200_000;
 /// Steps that are kept: a server that is further behind gets the full list.
 const STEPS_KEPT: usize = 64;
 /// In a cluster of more servers than this, updates without urgency are sent to one after the other.
 const MANY: usize = 256;
-/// Then one of them per this time.
+/// In such a cluster, one of these updates is sent per this time.
 const LEISURE_US: u64 = 200;
 
 /// The versions that a server was sent.
 #[derive(Default)]
 pub(super) struct Push {
-    /// 0: unknown, it gets the full list.
+    /// The confirmed version; 0 if it is unknown: then the server gets the full list.
     list_confirmed: ListVersion,
     is_list_told: bool,
     /// The tablets that it should have.
@@ -40,7 +40,7 @@ pub(super) struct Push {
     pub functions: Revisions,
     /// Why the server does not understand the newest users that it was told.
     pub users_fault: Option<String>,
-    /// It has its id: until then nothing is sent to it.
+    /// Whether the server has its id: before that, nothing is sent to it.
     pub is_welcome: bool,
     /// When it last answered a check.
     pub check_passed_us: Option<u64>,
@@ -143,7 +143,7 @@ impl Pushes {
         }
     }
 
-    /// Its tablets, as they are stored now.
+    /// Sets the tablets of a server, as they are stored now.
     pub(super) fn set_tablets(&self, state: &mut State, id: ServerId, tablets: Tablets) {
         if let Some(server) = state.servers.get_mut(&id) {
             server.push.tablets = Some(tablets);
@@ -209,7 +209,7 @@ impl Pushes {
         state.ask(id, question, CallKind::List(version), PATIENCE_US);
     }
 
-    /// It has been told its id, and the list of this version.
+    /// A server was sent its id, and the list of this version.
     pub(super) fn begin(&self, state: &mut State, id: ServerId, version: ListVersion) {
         if let Some(server) = state.servers.get_mut(&id) {
             server.push.is_welcome = true;
@@ -255,7 +255,7 @@ impl Pushes {
                 self.kick(state, id);
             }
             Some((ServerAnswer::Confirmed { .. }, _)) if server.push.list_confirmed.0 > 0 => {
-                // It could not apply the step: the full list is next.
+                // The server could not apply the step: it gets the full list next.
                 server.push.list_confirmed = ListVersion(0);
                 self.kick(state, id);
             }
@@ -294,7 +294,8 @@ impl Pushes {
     }
 }
 
-/// Servers may keep replicas of a log that is not needed any more for a moment.
+/// Sends updates without urgency in turn: a server may keep the replicas of an unneeded log for a
+/// moment.
 fn kick_in_turn(state: &mut State) {
     let mut at_us = state.now_us;
     for id in state.servers.up().to_vec() {

@@ -22,7 +22,7 @@
 //! need no new layout. Advice that cannot be decoded is left out.
 //!
 //! **Invariants**
-//! - R1: recoveries are not stored: a crashed server that still owns tablets is one.
+//! - R1: recoveries are not stored: a crashed server that still owns tablets is being recovered.
 //! - R2: tablets of a table neither overlap nor leave gaps, from its creation to its end.
 
 use super::store::ADVICE;
@@ -47,7 +47,7 @@ pub(super) struct Meta {
     pub cluster: String,
     pub settings: ClusterSettings,
     pub list_version: ListVersion,
-    /// Also the source of the versions of single servers' lists.
+    /// The version of the map; versions of the lists of single servers are taken from it, too.
     pub map_version: MapVersion,
     pub next_table: TableId,
     pub next_client: ClientId,
@@ -59,9 +59,9 @@ pub(super) struct Meta {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ServerRecord {
     pub entry: ServerEntry,
-    /// Of its enlistment: the same nonce again is the same server.
+    /// The nonce of its enlistment: a request with the same nonce is of the same server.
     pub nonce: u64,
-    /// Open control segments below are not eligible.
+    /// Open control segments with lower ids are not eligible.
     pub min_open: SegmentId,
 }
 
@@ -79,11 +79,11 @@ pub(super) enum Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TabletRecord {
     pub last: RouteHash,
-    /// Also while it is crashed: until the tablet is recovered it belongs to its log.
+    /// The owner, also while it is crashed: until the tablet is recovered it belongs to its log.
     pub owner: ServerId,
     /// Entries of it in the owner's segments below this one do not belong to the tablet.
     pub creation: SegmentId,
-    /// By this a new leader recognizes what its predecessor has accepted.
+    /// A new leader recognizes by its origin a report that its predecessor has accepted.
     pub origin: Origin,
 }
 

@@ -9,13 +9,13 @@ use duramen_wire::native::message::{
 };
 use serde::Serialize;
 
-/// A server without an answer is sent it again after this time.
+/// A record that a server has not answered is sent again after this time.
 pub(super) const PATIENCE_US: u64 = 1_000_000;
 
-/// A kind of such a record.
+/// A kind of record that is changed by revisions.
 pub(super) trait Revision: Serialize + Sized {
     const KEY: Key;
-    /// The oldest layout of a store with one.
+    /// The oldest layout of a store that has such a record.
     const FORMAT: u32;
 
     fn revision(&self) -> u64;
@@ -29,7 +29,8 @@ pub(super) trait Revision: Serialize + Sized {
     /// The revisions that a server was sent.
     fn sent(server: &mut Server) -> &mut Revisions;
 
-    /// A server does not understand it, or does now. Returns after which time it is told again.
+    /// Notes why a server does not understand the record; `None`: it understands it. Returns the
+    /// time after which the record is sent again.
     fn note_fault(server: &mut Server, fault: Option<String>) -> u64;
 
     fn kind(revision: u64) -> CallKind;
@@ -55,18 +56,18 @@ impl<T: Revision> Revised<T> {
         &self.published
     }
 
-    /// The newest, if it is not published.
+    /// The newest record, if it is not published.
     pub(super) fn changed(&self) -> Option<Shared<T>> {
         let is_new = self.newest.revision() > self.published.revision();
         is_new.then(|| self.newest.clone())
     }
 
-    /// It is stored.
+    /// This record is stored.
     pub(super) fn publish(&mut self, record: Shared<T>) {
         self.published = record;
     }
 
-    /// users::E1.
+    /// Changes the record, unless there is a newer revision (users::E1).
     pub(super) fn set(&mut self, state: &mut State, record: T) -> CoordinatorAnswer {
         if let Some(why) = record.refusal() {
             return invalid(why);
@@ -81,12 +82,12 @@ impl<T: Revision> Revised<T> {
         self.answer()
     }
 
-    /// An answer with the newest, which leaves when it is stored.
+    /// An answer with the newest record, which leaves when that record is stored.
     pub(super) fn answer(&self) -> CoordinatorAnswer {
         T::answer(self.newest.clone())
     }
 
-    /// Sends a server what is stored, if it has not confirmed it and it is not in flight.
+    /// Sends a server the stored record, unless the server has confirmed it or it is in flight.
     pub(super) fn kick(&self, state: &mut State, id: ServerId) {
         let revision = self.published.revision();
         let server = state.servers.get_mut(&id);
@@ -97,8 +98,8 @@ impl<T: Revision> Revised<T> {
     }
 }
 
-/// A server was sent this revision. Returns whether it has confirmed it; if not, it is told again
-/// later.
+/// Handles the end of a request that sent this revision. Returns whether the server has confirmed
+/// it; if not, it is sent again later.
 pub(super) fn told<T: Revision>(
     state: &mut State,
     id: ServerId,
@@ -127,7 +128,7 @@ pub(super) fn told<T: Revision>(
 /// The revisions of a record that a server was sent.
 #[derive(Default)]
 pub(super) struct Revisions {
-    /// 0: unknown, or it has its own.
+    /// The confirmed revision; 0 if it is unknown, or the server has its own record.
     confirmed: u64,
     is_told: bool,
 }
@@ -144,7 +145,8 @@ impl Revisions {
         begins
     }
 
-    /// The revision in flight was answered, or no answer came. `confirmed`: the server has it.
+    /// The revision in flight was answered, or no answer came. `confirmed`: the revision that the
+    /// server has.
     fn end(&mut self, confirmed: Option<u64>) {
         self.is_told = false;
         self.confirmed = self.confirmed.max(confirmed.unwrap_or_default());

@@ -1,9 +1,9 @@
 //! The room of recovery masters: what each may still take, over all recoveries in progress.
 //!
-//! Members report the bytes that they have and those that they may have. A report from the time of
-//! a recovery contains parts of it, and one from before contains nothing of it. So what was planned
-//! for a master counts on top of its last report from a time without any partition, until a report
-//! that contains all of it.
+//! Members report the bytes that they have and those that they may have. A report that comes during
+//! a recovery contains a part of the recovered bytes, and an earlier one contains none. So what was
+//! planned for a master counts on top of its last report from a time without any partition, until a
+//! report that contains all of it.
 //!
 //! **Invariants**
 //! - recovery::Y4: a partition is given to a master only if what is planned for it, over all
@@ -11,8 +11,8 @@
 //!   nowhere for long, while nothing else was recovered, is tried all the same.
 //! - recovery::Y5: the room of a machine for its own former life is not given to other logs.
 //! - Q1: the bytes of a partition count once: as planned until it ends, and as used afterwards.
-//! - Q2: planned are live bytes, as far as the dead server has reported them: versions that were
-//!   overwritten are in its log, and take no room where it is replayed.
+//! - Q2: planned bytes are live bytes, as far as the dead server has reported them: its log also
+//!   has overwritten versions, which take no room where it is replayed.
 
 use super::{AT_ONCE, State};
 use crate::recovery::plan::{self, Limits};
@@ -25,13 +25,14 @@ use std::collections::BTreeMap;
 /// A report that came this long before the end of a master's last partition is current if no other
 /// one has followed: members report changes every two seconds.
 const SETTLED_US: u64 = 3_000_000;
-/// A server without a report, this long after it came, has no limit: it may run an older program.
-/// Until then it is not asked if several logs are recovered, as after a full stop.
+/// A server that has not reported for this long after it came has no limit: it may run an older
+/// program. Until then it is not asked if several logs are recovered, as after a full stop.
 const NEW_US: u64 = 3_000_000;
 /// A partition that fits nowhere is tried after this time without any other one in progress, if the
 /// numbers may well be wrong: nobody has reported the dead server's bytes, or a master's room.
 const TRY_GUESSED_US: u64 = 10_000_000;
-/// The same if all have reported. An attempt takes memory that clients' deletes need.
+/// The same time if all have reported. It is longer: an attempt takes memory that deletes of
+/// clients need.
 const TRY_REPORTED_US: u64 = 60_000_000;
 /// Planned bytes are the reported ones and so many percent more: reports are samples.
 const MARGIN_PERCENT: u64 = 5;
@@ -46,13 +47,13 @@ const FINER_FIRST: u32 = 4;
 /// After a full stop machines come back at about the same time: a log is left to its machine for
 /// this long.
 pub(super) const HOME_US: u64 = 5_000_000;
-/// A master that came back so long ago, or less, tells that there may have been a full stop.
+/// A master that came back at most this long ago is a sign of a full stop.
 const YOUNG_US: u64 = 15_000_000;
 /// A log of at most so many partitions is read by its own machine alone: that keeps its tablets
 /// together and where they were. Longer ones are read by all, which is faster.
 const HOME_PARTITIONS: u64 = 16;
-/// The data of a machine's former life fits there. Reported bytes are samples: above its limit by
-/// more than this part, they show that it has less memory now.
+/// The data of a machine's former life fits there. Reported bytes are samples: if they are above
+/// the machine's limit by more than this part, it has less memory now.
 const HOME_SLACK: u64 = 10;
 /// Most tablets of a partition for the own machine: each request for entries has all of them.
 const HOME_TABLETS: usize = 4096;
@@ -76,7 +77,7 @@ pub(super) struct Room {
     /// those that it has recovered since.
     before_bytes: u64,
     done_bytes: u64,
-    /// When the last of them ended.
+    /// When the last of its partitions ended.
     idle_us: u64,
 }
 
@@ -105,23 +106,23 @@ impl Room {
         (self.report, self.reported_us) = (Some(report), now_us);
     }
 
-    /// It gets the first of its present partitions.
+    /// The master gets the first of its present partitions.
     pub(super) fn begins(&mut self, now_us: u64) {
         self.before_bytes = self.used_bytes(now_us, 0, 0);
         self.done_bytes = 0;
     }
 
-    /// One of them was recovered.
+    /// One of its partitions was recovered.
     pub(super) fn gains(&mut self, planned_bytes: u64) {
         self.done_bytes = self.done_bytes.saturating_add(planned_bytes);
     }
 
-    /// The last of them has ended.
+    /// The last of its partitions has ended.
     pub(super) fn rests(&mut self, now_us: u64) {
         self.idle_us = now_us;
     }
 
-    /// Q1: without the `given` bytes of the `recovering` partitions in progress.
+    /// Q1: the bytes in use, without the `given` bytes of the `recovering` partitions in progress.
     fn used_bytes(&self, now_us: u64, recovering: u32, given: u64) -> u64 {
         let Some(report) = self.report else { return 0 };
         let is_newer = self.reported_us > self.idle_us || now_us >= self.idle_us + SETTLED_US;
@@ -136,14 +137,14 @@ impl Room {
 
 /// The room that all recovery masters still have.
 pub(super) struct Rooms {
-    /// Unlimited: it has not reported.
+    /// The room that is left on each master; unlimited if the master has not reported.
     left: BTreeMap<ServerId, u64>,
     /// The part of that which is kept for the logs of a machine's former lives (recovery::Y5).
     kept: BTreeMap<ServerId, Vec<(ServerId, u64)>>,
 }
 
 impl Rooms {
-    /// recovery::Y4
+    /// Whether so many bytes of this log fit on a master (recovery::Y4).
     pub(super) fn fits(&self, dead: ServerId, master: ServerId, bytes: u64) -> bool {
         self.left_for(dead, master) >= bytes || has_bug(Bug::RoomIsIgnored)
     }
@@ -184,7 +185,7 @@ impl Rooms {
             .position(|id| may(id) && self.fits(dead, *id, partition.bytes))
     }
 
-    /// Whether a master has room for it, free or not.
+    /// Whether any master has room for the partition, even one that cannot begin it now.
     pub(super) fn has_any(&self, dead: ServerId, partition: &Partition) -> bool {
         let mut masters = self.left.keys();
         masters.any(|id| !partition.not_on.contains(id) && self.fits(dead, *id, partition.bytes))
@@ -310,7 +311,7 @@ impl<'c> Planner<'c> {
         let most = self.state.meta.settings.partition_bytes;
         let is_short = recovery.planned <= most.saturating_mul(HOME_PARTITIONS);
         let is_one_of_many = 2 * self.recoveries.len() >= self.state.servers.masters_count();
-        // It may have less memory now.
+        // The machine may have less memory now.
         let limit = server.room.report.map_or(u64::MAX, |room| room.limit_bytes);
         let counted = self
             .state
@@ -342,8 +343,8 @@ impl<'c> Planner<'c> {
         sum >= recovery.planned
     }
 
-    /// The end of the time for which a dead server's log is left to its machine, which is not
-    /// back, if most masters that are up have just come back.
+    /// The end of the time for which a dead server's log is left to its absent machine, if most
+    /// masters that are up have just come back.
     pub(super) fn left_to_home_us(&self, dead: ServerId) -> Option<u64> {
         let recovery = self.recoveries.get(&dead)?;
         let until_us = recovery.since_us + HOME_US;
@@ -353,8 +354,8 @@ impl<'c> Planner<'c> {
         (waits && self.state.now_us < until_us).then_some(until_us)
     }
 
-    /// The machine of a dead server is back, or is gone: its partition is given to it, or all that
-    /// is left is planned anew.
+    /// A dead server whose machine is back, or is gone. Its partition is given to that machine, or
+    /// all that is left is planned anew.
     pub(super) fn changes_home(&self) -> Option<ServerId> {
         let changes = |(dead, recovery): &(&ServerId, &Recovery)| {
             if recovery.log.is_none() || recovery.has_given() {
@@ -399,8 +400,8 @@ impl<'c> Planner<'c> {
         let finer = self.recoveries.get(&dead).map_or(0, |of| of.finer);
         let shorter = bytes.checked_shr(finer).unwrap_or(0);
         let limits = Limits {
-            // Cut in halves again and again if they did not fit, but each costs a segment on R
-            // disks, and messages.
+            // Partitions that do not fit would be cut in halves again and again. But each partition
+            // costs a segment on R disks, and messages.
             bytes: shorter.max(least.min(bytes)),
             records: settings.partition_records,
             within_slots: finer > 0,
@@ -519,9 +520,9 @@ impl<'c> Planner<'c> {
         )
     }
 
-    /// Masters with free places, once for each place; first those without a partition. With enough
-    /// places there is one for each of `count` partitions, none of which is shorter than `least`
-    /// bytes or was tried on more than `most` masters; or every master has some.
+    /// Masters with free places, once for each place; those without a partition come first. A place
+    /// has room for at least `least` bytes. There are enough for `count` partitions, each of which
+    /// was tried on at most `most` masters, unless all masters together have fewer.
     pub(super) fn free_places(
         &self,
         rooms: &Rooms,
@@ -585,8 +586,8 @@ pub(super) fn rest(recovery: &mut Recovery, now_us: u64, room: u64) {
     recovery.rest_until_us = now_us + (RETRY_US << longer.min(RESTS_LONGER));
 }
 
-/// Ends a pause early when a server reports that there is room now. Not one that waits for an
-/// operator (losses::O3): rooms grow all the time.
+/// Ends a pause early when a server reports that there is room now. A pause that waits for an
+/// operator (losses::O3) does not end: rooms grow all the time.
 pub(super) fn rest_less(recovery: &mut Recovery, now_us: u64, room: u64) {
     let has_room = room > recovery.room && room >= recovery.lacking;
     if has_room && recovery.losses.is_empty() {

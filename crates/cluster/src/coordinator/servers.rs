@@ -16,11 +16,11 @@ use std::ops::Index;
 #[derive(Default)]
 pub(super) struct Servers {
     all: BTreeMap<ServerId, Server>,
-    /// By the nonces of their enlistments.
+    /// The members, by the nonces of their enlistments.
     nonces: BTreeMap<u64, ServerId>,
     /// UP members, in no order.
     up: Vec<ServerId>,
-    /// Their disks.
+    /// The UP members, by their disks.
     disks: BTreeMap<u64, ServerId>,
     /// UP masters that may get tablets, by number of tablets.
     masters: BTreeSet<(usize, ServerId)>,
@@ -278,8 +278,8 @@ impl State {
         }
     }
 
-    /// coordinator::K3: recorded only for a server that is UP; its recovery reads it when it is not
-    /// UP any more.
+    /// coordinator::K3: recorded only for a server that is UP. The server's recovery reads the
+    /// record later.
     pub(super) fn control_head(
         &mut self,
         server: ServerId,
@@ -324,7 +324,7 @@ impl State {
         }
     }
 
-    /// A server is crashed, if it is UP. Whether it was.
+    /// A server is crashed, if it is UP. Returns whether it was.
     fn crash(&mut self, dead: ServerId) -> bool {
         let Some(record) = self.servers.crash(dead) else {
             return false;
@@ -343,7 +343,8 @@ impl State {
         true
     }
 
-    /// Removes a crashed server: its log is not needed any more. Whether it was in the list.
+    /// Removes a crashed server: its log is not needed any more. Returns whether it was in the
+    /// list.
     ///
     /// # Panics
     /// If it still owns tablets (coordinator::K6).

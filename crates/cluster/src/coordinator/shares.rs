@@ -115,7 +115,7 @@ impl Shares {
         })
     }
 
-    /// S2, as far as the owner's confirmation goes.
+    /// Whether the owner has confirmed a list with the tablet (S2).
     fn is_confirmed(&self, at: At, owner: ServerId) -> bool {
         !self.since.contains_key(&owner) && self.is_fresh(at, owner).is_none()
     }

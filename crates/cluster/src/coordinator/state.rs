@@ -78,7 +78,7 @@ impl State {
         }
     }
 
-    /// It changed in this range.
+    /// The tablet map changed in this range.
     pub(super) fn change_map(&mut self, table: TableId, range: KeyRange) {
         self.touch_map();
         let version = self.meta.map_version;
@@ -96,7 +96,8 @@ impl State {
         self.records.affect(self.servers.up().iter().copied());
     }
 
-    /// From the map's version, so that it is stored together with the tablets.
+    /// The version of new lists of tablets: it is the map's, so that it is stored together with the
+    /// tablets.
     pub(super) fn tablets_version(&self) -> TabletsVersion {
         TabletsVersion(self.meta.map_version.0)
     }

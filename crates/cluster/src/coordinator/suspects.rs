@@ -11,9 +11,8 @@
 //!   are asked for a sign of life when the first of them misses a request. A new leader begins with
 //!   one.
 //! - U4: silences from a time in which the leader could not judge do not count: they were its own.
-//!   Nor does the rest of such a time count, in which a connection waits for TCP's next
-//!   retransmission, up to seconds later: the connections to servers that do not answer yet are
-//!   opened anew.
+//!   After such a time, a connection may wait for TCP's next retransmission for seconds more. That
+//!   wait does not count either: connections to servers that do not answer yet are opened anew.
 
 use super::calls::Sounded;
 use super::patience::Patience;
@@ -60,7 +59,7 @@ struct Roll {
     silent: BTreeSet<ServerId>,
     /// At the end of the call, connections to silent servers are opened anew (U4).
     reopens: bool,
-    /// Requests without an end.
+    /// Number of requests that have not ended.
     open: usize,
     /// Servers with enough evidence, until it is known whether this leader may judge.
     ripe: BTreeSet<ServerId>,
@@ -129,12 +128,12 @@ impl Suspects {
         self.patience.gives_up(id, call.to, call.asked_us);
     }
 
-    /// patience::H3
+    /// A ping is answered after its end (patience::H3).
     pub(super) fn answered_late(&mut self, state: &mut State, id: CallId) {
         if let Some((from, asked_us)) = self.patience.late(id) {
             self.patience.took(state.now_us, state.now_us - asked_us);
             let check = state.servers.get(&from).and_then(|s| s.check.as_ref());
-            // The question may be older than the claim that it is over.
+            // The ping may be older than the claim that the server's life is over.
             if check.is_some_and(|check| !check.is_claimed) {
                 self.lives(state, from);
             }
@@ -215,7 +214,7 @@ impl Suspects {
         })
     }
 
-    /// The condemned are crashed, and this server may be one of them: if not, it is asked again.
+    /// Asks this server again, unless it is one of the condemned, which are crashed by now.
     fn check_further(&mut self, state: &mut State, id: ServerId, checked: &Checked) {
         if !state.servers.is_up(id) {
             return;
@@ -273,8 +272,8 @@ impl Suspects {
         self.roll.number > 0 && self.roll.count.standing() == Standing::Judges
     }
 
-    /// A leader that may not judge asks again, however patient it is by now: if nothing suspects a
-    /// server any more, nothing else would tell it that it is fit.
+    /// A leader that may not judge calls the roll again, however patient it is by now: if no server
+    /// is suspected any more, nothing else would show that it is fit.
     pub(super) fn roll_due(&mut self, state: &mut State) {
         let is_unfit = self.roll.unfit_since_us.is_some() && self.roll.open == 0;
         if is_unfit || !self.is_roll_fresh(state) {
@@ -340,7 +339,7 @@ impl Suspects {
         Some(self.judge(state))
     }
 
-    /// The condemned are crashed: a roll call whose requests have all ended is over.
+    /// Ends a roll call whose requests have all ended. The condemned are crashed by now.
     fn end_roll(&mut self, state: &mut State) {
         if self.roll.open > 0 {
             return;
@@ -356,7 +355,7 @@ impl Suspects {
     fn judge(&mut self, state: &mut State) -> BTreeSet<ServerId> {
         let has_right = self.roll.count.standing() == Standing::Judges;
         let judges_alone = has_bug(Bug::JudgesAlone);
-        // Also if the answers were handled too late for a verdict.
+        // This holds also if the answers were handled too late for a verdict.
         if has_right && !judges_alone && self.roll.unfit_since_us.take().is_some() {
             self.forget_evidence(state);
             return BTreeSet::new();
@@ -400,7 +399,7 @@ impl Suspects {
         }
     }
 
-    /// All were asked and the time is over.
+    /// Considers the leader's right to judge: all servers were asked, and the time is over.
     fn consider_standing(&mut self, state: &mut State) {
         let count = self.roll.count;
         let standing = count.standing();
@@ -443,7 +442,7 @@ impl Coordinator {
         } else if self.state.servers.is_up(server) && by != server {
             self.suspects.begin_check(&mut self.state, server);
         } else if list_version < self.pushes.list().version() {
-            self.pushes.kick(&mut self.state, by); // it is not told yet
+            self.pushes.kick(&mut self.state, by); // it lacks the newest list
         }
         CoordinatorAnswer::Noted
     }
@@ -478,7 +477,7 @@ impl Coordinator {
     }
 }
 
-/// Whether the process is over, or another life at its address answered so.
+/// Whether the asked life is over: its process has ended, or another life answers at its address.
 fn is_over(answer: &ServerAnswer, asked: ServerId) -> bool {
     matches!(answer, ServerAnswer::Refused(Refusal::NotUp(gone)) if *gone == asked)
 }

@@ -22,9 +22,10 @@ const TABLETS_MAX: u32 = 1 << 14;
 /// Delay before a repeated request about a tablet that is being recovered or moved.
 const BUSY_MS: u32 = 200;
 
-/// Dropped tables: the list without each, and the servers that were UP then. As long as one of
-/// them has not confirmed it, the name may still mean the old table there. No name: any that the
-/// previous leader may have dropped.
+/// Dropped tables, by name: the version of the lists without the table, and the servers that were
+/// UP then. As long as one of these has not confirmed that version, the name may still mean the old
+/// table there. The entry without a name stands for tables that the previous leader may have
+/// dropped.
 type Dropped = BTreeMap<Option<String>, (TabletsVersion, Vec<ServerId>)>;
 
 /// The tables, and the owners of their tablets.
@@ -71,7 +72,7 @@ impl Tables {
     }
 
     /// The id of the next table: never given before, and not at a place of the servers' stores that
-    /// another table has. `next`: after the last that was given.
+    /// another table has. `next`: the id after the last that was given.
     fn free(&self, next: TableId) -> Option<TableId> {
         let taken: BTreeSet<usize> = self.entries.keys().map(|id| id.place()).collect();
         let first = match has_bug(Bug::IdsReused) {
@@ -121,7 +122,7 @@ impl Tables {
         self.tablets.iter()
     }
 
-    /// Those at and after this place.
+    /// The tablets at and after this place.
     pub(super) fn tablets_from(&self, at: At) -> impl Iterator<Item = (&At, &TabletRecord)> {
         self.tablets.range(at..)
     }
@@ -284,7 +285,7 @@ impl Tables {
         self.moving.insert(at, (id, record));
     }
 
-    /// It does so no more.
+    /// This tablet does not migrate any more.
     pub(super) fn end_move(&mut self, record: &MigrationRecord) {
         self.moving.remove(&(record.table, record.range.first));
     }
@@ -412,7 +413,7 @@ impl State {
         }
     }
 
-    /// Checks that it is neither being recovered nor moved.
+    /// Checks that a tablet is neither being recovered nor moved.
     pub(super) fn check_rests(
         &self,
         table: TableId,

@@ -1,9 +1,9 @@
 //! Members that answer this coordinator, and whose own requests do not arrive here: a firewall or a
 //! route is wrong in one direction.
 //!
-//! Each check of such a member succeeds, and what it serves is served as long as nothing of it has
-//! to be recorded here. But it cannot report what it recovers. So it recovers nothing, and an
-//! operator is told.
+//! Each check of such a member succeeds, and it goes on serving as long as nothing of that has to
+//! be recorded here. But it cannot report the ranges that it recovers. So it recovers nothing, and
+//! an operator is told.
 //!
 //! **Invariants** recovery::Y7, and
 //! - W1: a member is unheard if it has asked nothing for [`UNHEARD_US`], and at least half of the
@@ -21,9 +21,9 @@ const UNHEARD_US: u64 = 15_000_000;
 
 /// When the requests of a member came.
 pub(super) struct Heard {
-    /// The last one, or when the member came into the list here.
+    /// The time of the last request, or of the member's entry into the list here.
     asked_us: u64,
-    /// The last one for the map.
+    /// The time of the last request for the map.
     map_us: Option<u64>,
 }
 

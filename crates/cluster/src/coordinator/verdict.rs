@@ -45,7 +45,7 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// V1.
+    /// Whether the evidence suffices for a verdict (V1).
     pub fn is_enough(self) -> bool {
         self.missed >= CHANCES || self.missed + self.unknown >= UNKNOWN_CHANCES
     }
@@ -62,16 +62,16 @@ pub(super) struct Count {
 /// The rights of a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// V2: it gives verdicts.
+    /// The leader gives verdicts (V2).
     Judges,
-    /// It gives none.
+    /// The leader gives no verdicts: too few servers answer it (V2).
     CutOff,
-    /// V3.
+    /// The leader gives no verdicts: no server answers it, and some server denies it (V3).
     Denied,
 }
 
 impl Count {
-    /// V2, V3.
+    /// The rights that follow from these results (V2, V3).
     pub fn standing(self) -> Standing {
         if self.answered * 2 >= self.asked.max(1) {
             Standing::Judges

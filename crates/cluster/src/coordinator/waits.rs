@@ -1,5 +1,5 @@
-//! The waits of an operator, those of now and those that may come: a line each, with its reason
-//! and the remedy.
+//! All that waits for an operator now, and all that may have to wait later: a line each, with the
+//! reason and the remedy.
 //!
 //! Each reason is known to some rule that refuses or postpones something. Here they are in one
 //! place; nothing is decided here.

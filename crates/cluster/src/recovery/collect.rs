@@ -211,7 +211,7 @@ impl Collected {
         entry.kind == Kind::Control || self.controls.contains(&segment)
     }
 
-    /// G5.
+    /// Whether a replica of a head's segment has data that is newer than all that is listed (G5).
     fn is_later(&self, segment: SegmentId, entry: &ReplicaEntry) -> bool {
         let wanted = self.wanted.as_ref().and_then(|wanted| wanted.as_ref().ok());
         has_data_of_a_head(entry)
@@ -274,7 +274,7 @@ impl Collected {
         let Some(Ok(wanted)) = &self.wanted else {
             return None;
         };
-        // G6 would hide the other two: it waits for the copies that they do without.
+        // G6 would hide the other two bugs: it waits for the copies that these do without.
         let hidden = [Bug::FirstCopyCounts, Bug::EpochStays, Bug::RecoversInParts];
         if wanted.control == SegmentId::NONE || hidden.into_iter().any(has_bug) {
             return None; // G1
@@ -362,7 +362,7 @@ impl Collected {
         })
     }
 
-    /// G1 and G2.
+    /// The newest eligible control segment, and the state that it describes (G1, G2).
     fn newest_control(&self) -> Result<(SegmentId, State), Missing> {
         let ignores = has_bug(Bug::OldControlHead);
         let mut candidates: Vec<(SegmentId, &[u8])> = self

@@ -1,4 +1,4 @@
-//! The entries that no replica of a log has, as the recovery masters of one attempt have told.
+//! The entries that no replica of a log has, as the recovery masters of one attempt report them.
 
 use duramen_base::ids::{RecoveryId, SegmentId, ServerId};
 use duramen_format::checksum::crc32c;
@@ -13,7 +13,8 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    /// Masters look at the same segments: they tell of the same losses.
+    /// Notes losses that a master reports. Masters look at the same segments, so they report the
+    /// same losses.
     pub(crate) fn note(&mut self, attempt: RecoveryId, losses: Vec<SegmentLoss>) {
         if self.attempt.replace(attempt) != Some(attempt) {
             self.segments.clear();
@@ -26,8 +27,8 @@ impl Losses {
         self.attempt == Some(attempt) && !self.is_empty()
     }
 
-    /// This attempt has ended. If it told of no loss, an earlier one counts no more: what was lost
-    /// may be there again.
+    /// This attempt has ended. If it has reported no loss, an earlier one counts no more: what was
+    /// lost may be there again.
     pub(crate) fn end(&mut self, attempt: RecoveryId) {
         if !self.are_of(attempt) {
             *self = Losses::default();
@@ -42,7 +43,7 @@ impl Losses {
         self.segments.is_empty()
     }
 
-    /// The name of all of it.
+    /// The token that names all of these losses.
     pub(crate) fn token(&self) -> u32 {
         let bytes: Vec<u8> = self
             .iter()
@@ -51,7 +52,7 @@ impl Losses {
         crc32c(&bytes)
     }
 
-    /// For people.
+    /// The losses as a text, for people.
     pub(crate) fn text(&self, dead: ServerId) -> String {
         let segments = self.segments.len();
         format!(

@@ -78,14 +78,14 @@ impl Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Partition {
     pub tablets: Vec<RecoverTablet>,
-    /// It is all that is left, and for the machine of the dead server alone.
+    /// Whether it is all that is left, and is for the machine of the dead server alone.
     pub is_home: bool,
     /// Estimated bytes that it takes where it is replayed.
     pub bytes: u64,
     pub place: Place,
     /// Masters that had no space for it, or could not read the log in the attempt before.
     pub not_on: BTreeSet<ServerId>,
-    /// Of the replay in progress: bytes read, bytes in all, entries.
+    /// Progress of its replay: bytes read, bytes in all, entries.
     pub progress: (u64, u64, u64),
 }
 
@@ -107,7 +107,7 @@ pub(crate) struct Recovery {
     /// replicas to read from.
     pub patient_until_us: u64,
     /// Until then more copies of open segments are waited for; none: nothing has waited for them.
-    /// Once for all attempts.
+    /// It is set once for all attempts.
     pub copies_until_us: Option<u64>,
     /// Nothing is decided before this time: the attempt before has just failed.
     pub rest_until_us: u64,
@@ -129,12 +129,12 @@ pub(crate) struct Recovery {
     pub in_vain: u32,
     /// Bytes for which the last attempt found no space.
     pub lacking: u64,
-    /// The room that the members reported at its end.
+    /// The room that the members reported at the end of that attempt.
     pub room: u64,
     /// Masters that could not read the log in the last attempt: others come first, as it may be
     /// their own fault.
     pub unlucky: BTreeSet<ServerId>,
-    /// Of partitions of earlier attempts: number, bytes, entries.
+    /// Recovered partitions of earlier attempts: number, bytes, entries.
     pub before: (u32, u64, u64),
     pub waits_for: Option<String>,
     /// The entries that no replica had at the last attempt that ended, or at this one.
@@ -196,7 +196,7 @@ impl Recovery {
         now_us < *self.copies_until_us.get_or_insert(now_us + COPIES_US)
     }
 
-    /// The log is whole: this attempt's partitions.
+    /// The log is whole: begins to give this attempt's partitions.
     pub(crate) fn begin(&mut self, log: Log, partitions: Vec<Vec<Piece>>, cut_bytes: u64) {
         for segment in log.segments.iter().filter(|segment| !segment.closed) {
             self.images.insert(segment.segment, segment.certificate);

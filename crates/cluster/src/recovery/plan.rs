@@ -3,9 +3,8 @@
 //! **Invariants**
 //! - N1: the pieces of a tablet are the tablet, without gap or overlap.
 //! - N2: a partition stays within the limits, as far as they are known, unless it is for the dead
-//!   server's own machine, and is all that is left; a single piece may be above
-//!   them only if it can't be cut, and a slot is not cut before an attempt has shown that no master
-//!   has room for it.
+//!   server's own machine, and is all that is left. A single piece may be above the limits only if
+//!   it can't be cut. A slot is not cut before an attempt has shown that no master has room for it.
 //! - N3: partitions are so short that each master can get one, and that all of them fit if there is
 //!   room ([`partition_bytes`]).
 //!
@@ -19,7 +18,7 @@ use duramen_wire::native::message::{RangeLoad, RecoverTablet};
 
 /// Open partitions tried for a piece.
 const OPEN_PARTITIONS: usize = 5;
-/// Bytes of a record without statistics.
+/// Assumed bytes of a record, without statistics.
 const BYTES_PER_RECORD: u64 = 250;
 
 /// Limits of a partition.
@@ -35,7 +34,8 @@ pub(crate) struct Limits {
 /// Length of the partitions of a log of `total` bytes: at most `most`, and at most an equal share
 /// for each master, but at least `least`, below which another master is not worth it. If they would
 /// not fit (N3) they are shorter; `rooms` has one number for each master, unlimited if unknown. If
-/// not all of them fit, whatever their length, as if there were room. Returns also whether all fit.
+/// not all of them fit, the length is chosen as if there were room. Returns also
+/// whether all fit.
 pub(crate) fn partition_bytes(total: u64, rooms: &[u64], most: u64, least: u64) -> (u64, bool) {
     let (most, least) = (most.max(1), least.clamp(1, most.max(1)));
     let each = total.div_ceil(rooms.len().max(1) as u64);

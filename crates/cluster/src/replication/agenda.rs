@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 pub(super) struct Agenda {
     /// Checked in each poll.
     active: BTreeSet<SegmentId>,
-    /// Those with copies of which each is planned, none is under way, and all calls are taken
-    /// (replication::O11): they are checked when a call is free.
+    /// Segments with planned copies, of which none is under way because all calls are taken
+    /// (replication::O11). They are checked when a call is free.
     waiting: BTreeSet<SegmentId>,
-    /// Those with copies that no backup takes now (replication::O11): they are checked when that
+    /// Segments with copies that no backup takes now (replication::O11). They are checked when that
     /// may have changed.
     parked: BTreeSet<SegmentId>,
 }

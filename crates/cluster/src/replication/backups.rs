@@ -4,7 +4,8 @@ use super::{BackupId, Config, SegmentId};
 use crate::placement::{Member, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Refused copies of closed segments are sent again after so many times that all others are.
+/// Refused copies of closed segments are sent again once in this many times that other refusals
+/// end.
 pub(super) const COPIES_FORGIVEN: u64 = 20;
 
 /// The backups.
@@ -15,8 +16,8 @@ pub(super) struct Backups {
     /// Those that have rejected a new copy of a closed segment: they keep their last frames for
     /// recoveries, and may take open segments.
     refusing_copies: BTreeSet<BackupId>,
-    /// Replicas whose bytes were found damaged repeatedly: they are sent again when `forgiven` is
-    /// this.
+    /// Replicas whose bytes were found damaged repeatedly. Each is sent again when `forgiven` has
+    /// reached this number.
     resting: BTreeMap<(SegmentId, BackupId), u64>,
     /// Calls of [`forgive`](Self::forgive).
     forgiven: u64,
@@ -81,7 +82,7 @@ impl Backups {
         self.placement.sharing(holding) > 0
     }
 
-    /// Its replica is not the first to be read any more.
+    /// The backup's replica is not the first to be read any more.
     pub fn unload(&mut self, backup: BackupId) {
         self.placement.unload(backup);
     }
@@ -145,7 +146,7 @@ impl Backups {
         self.resting.contains_key(&(id, backup))
     }
 
-    /// Some time has passed.
+    /// Some time has passed, so some refusals end.
     pub fn forgive(&mut self) -> Forgiven {
         self.forgiven += 1;
         let now = self.forgiven;

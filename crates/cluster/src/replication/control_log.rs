@@ -29,7 +29,7 @@ pub struct ControlLog {
     state: State,
     /// The newest last. Only the last is appended to.
     control: VecDeque<ControlSegment>,
-    /// A new control segment is wanted.
+    /// Whether a new control segment is wanted.
     is_wanted: bool,
     /// The newest control segment was too full for a record: the next one's snapshot has it
     /// (replication::O14).
@@ -177,7 +177,7 @@ impl ControlLog {
         end
     }
 
-    /// replication::O1, replication::O4, replication::O8: the records of one segment.
+    /// Writes the records of one segment (replication::O1, replication::O4, replication::O8).
     pub(super) fn list(&mut self, id: SegmentId, replicas: &mut Replicas) -> bool {
         let ordered = replicas.segments.ordered(id);
         let segment = replicas.segments.known(id);
@@ -393,8 +393,8 @@ impl ControlLog {
         }
     }
 
-    /// replication::O2 and replication::O3; replication::O7 for a control segment's bytes after its
-    /// snapshot.
+    /// Whether data may be sent: by replication::O2 and replication::O3, or, for a control
+    /// segment's bytes after its snapshot, by replication::O7.
     fn allows_data(&self, id: SegmentId, segments: &mut Segments) -> bool {
         let segment = segments.known(id);
         if segment.kind == Kind::Head {

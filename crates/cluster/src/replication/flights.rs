@@ -10,7 +10,8 @@ pub(super) struct InFlight {
     pub segment: SegmentId,
     pub backup: BackupId,
     pub progress: Progress,
-    /// Its segment's close was recorded before: no write waits for it (replication::O11).
+    /// Whether its segment's close was recorded before: then no write waits for the call
+    /// (replication::O11).
     pub is_copy: bool,
 }
 
@@ -20,8 +21,8 @@ pub(super) struct Flights {
     next_ticket: u64,
     writes_max: usize,
     copies_max: usize,
-    /// A segment that could not send because too many calls are in flight: it is the first next
-    /// time. And one that is copied, or was not looked at.
+    /// A segment that could not send because too many calls are in flight; and one whose copies
+    /// could not, or were not looked at. Each is the first of its kind next time.
     kept_waiting: [Option<SegmentId>; 2],
 }
 

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 
 /// See the module.
 pub(super) struct Floor {
-    /// A coordinator has to note it.
+    /// Whether a coordinator has to note it.
     coordinated: bool,
-    /// The next control segment must be noted.
+    /// Whether the next control segment must be noted.
     is_due: bool,
     /// This one must be noted.
     wanted: SegmentId,

@@ -46,7 +46,7 @@ impl Garbage {
         !self.leftovers.is_empty()
     }
 
-    /// The replica is used again, or replaced in its place. True: it was to be freed.
+    /// The replica is used again, or replaced in its place. Returns whether it was to be freed.
     pub fn take_back(&mut self, backup: BackupId, segment: SegmentId) -> bool {
         let before = self.garbage.len();
         self.garbage.retain(|entry| *entry != (backup, segment));
@@ -77,7 +77,7 @@ impl Garbage {
         garbage.map(|(at, _)| *at)
     }
 
-    /// replication::O9.
+    /// Keeps these segments from being freed (replication::O9).
     pub fn pin(&mut self, segments: impl Iterator<Item = SegmentId>) {
         self.pinned.extend(segments);
     }

@@ -36,21 +36,22 @@
 //! - O11: a lost replica of a closed segment is replaced on another backup, at a higher epoch: of a
 //!   backup's replicas of a segment, the one of the highest epoch counts. The other replicas need
 //!   not get the epoch; a closed replica is whole. A backup that refuses such a copy is asked for
-//!   one again only after a while: the copy is sent as a whole each time. Those that were only
-//!   planned there go to others that may take them, or rest as long. The backup knows a copy
-//!   by its opening, which has the close and an epoch above 0. So a segment whose close is not
-//!   recorded, for which writes, a recovery or a pass wait, is opened at such an epoch without it.
-//! - O12: a backup that comes back is told to drop a replica only if it is known here under its new
-//!   name, and the segment is on all its replicas elsewhere, or not part of the log any more. The
-//!   same holds for a backup that refused a closed segment's opening, or could not read its
-//!   replica: it may have a good one, of before. A lost replica of a listed segment that is open is
-//!   never freed: only the request of its backup ends it. A replica that a backup was told to drop,
-//!   or was sent anew, does not count again as an old one: its request may have arrived twice.
-//!   That of a backup which was only silent does if it was the first there, whole and synced.
+//!   one again only after a while: the copy is sent as a whole each time. Copies that were only
+//!   planned there go to others that may take them, or rest as long. The backup knows a copy by its
+//!   opening, which has the close and an epoch above 0. So a segment whose close is not recorded is
+//!   opened at such an epoch without the close: writes, a recovery or a pass wait for it.
+//! - O12: a backup that comes back is told to drop a replica only if the backup is known here under
+//!   its new name, and the segment is on all its replicas elsewhere, or not part of the log any
+//!   more. The same holds for a backup that refused a closed segment's opening, or could not read
+//!   its replica: it may have a good replica from an earlier life. A lost replica of a listed
+//!   segment that is open is never freed from here: only the request of its backup ends it. A
+//!   replica that a backup was told to drop, or was sent anew, does not count again as an old one:
+//!   the backup's request may have arrived twice. The replica of a backup that was only silent
+//!   counts again if it was the first there, and is whole and synced.
 //! - O13: a refused opening of a control segment costs nothing: the backup that has refused it
-//!   never accepts it again, however often it arrives (backup_service::B10), so the segment
-//!   continues with another backup in its place. Each opening after a refusal has a higher epoch,
-//!   which distinguishes it from a repetition of the one before.
+//!   never accepts it again, however often it arrives (backup_service::B10). So another backup
+//!   takes the place of that one, and the segment continues. Each opening after a refusal has a
+//!   higher epoch, which distinguishes it from a repetition of the one before.
 //! - O14: a record that does not fit into the newest control segment, and each one after it, is in
 //!   the next one's snapshot. It counts when that snapshot is there and the control segment before
 //!   is closed, as otherwise a recovery may take that for the newest.
@@ -61,9 +62,9 @@
 //! [`Config::copies_max`] copies (O11) beside them, and [`Config::frees_max`] frees in flight.
 //! Control segments never wait for data, nor data for copies: a lost backup may have had replicas
 //! of all closed segments. A backup that rejects an opening is asked again only after the others,
-//! and so is one that finds the bytes of a replica damaged four times. If two do, of one segment
-//! whose close is not recorded, the fault is this master's: it loses no more replicas, and its life
-//! ends.
+//! and so is one that finds the bytes of a replica damaged four times. If two backups find that, of
+//! one segment whose close is not recorded, the fault is this master's: it loses no more replicas,
+//! and its life ends.
 //!
 //! **Ordered** means synced on every replica: a backup that has a record in its cache alone may
 //! lose it in a power cut, while another one keeps data that must not exist without the record.
@@ -102,9 +103,9 @@ use duramen_format::segment::Kind;
 use std::collections::BTreeSet;
 use swaps::Swaps;
 
-/// Segments with waiting copies that one poll looks at. Those that no backup takes rest again, and
-/// there may be thousands of them, while writes wait for the poll. The next poll goes on behind
-/// them: one comes every 100 ms, with [`forgive`](Replicas::forgive), if nothing else happens.
+/// Segments with waiting copies that one poll looks at. There may be thousands of them, and writes
+/// wait for the poll. A segment whose copies no backup takes rests again, and the next poll goes on
+/// behind it: one comes every 100 ms, with [`forgive`](Replicas::forgive), if nothing else happens.
 const WALKED_MAX: usize = 128;
 
 /// Names a [`Send`] until it is acknowledged.
@@ -549,16 +550,17 @@ impl Master {
     }
 
     /// A backup has found its replicas of these segments damaged: they are lost, and freed when
-    /// there are enough others (O8 to O11). A data segment has to be closed, and nothing of it on
-    /// the way to that backup; the backup tells it again.
+    /// there are enough others (O8 to O11). A data segment must be closed, and none of its bytes
+    /// may be on the way to that backup. Otherwise nothing happens, and the backup reports the
+    /// damage again.
     pub fn replica_damaged(&mut self, backup: BackupId, segments: &[SegmentId]) {
         let lost = self.replicas.damaged(backup, segments);
         self.control.lost(lost);
     }
 
-    /// A backup that was restarted, and is known here under its new name, still has these
-    /// replicas; or one that was silent. Returns those that it may drop (O12); closed ones of
-    /// segments that lack a replica count again, as do those in whose place a copy is only planned.
+    /// A backup still has these replicas: it was restarted, and is known here under its new name,
+    /// or it was silent. Returns those that it may drop (O12). Closed replicas count again if their
+    /// segments lack one, and so do those in whose place a copy is only planned.
     pub fn hand_back(&mut self, backup: BackupId, found: &[Found]) -> Vec<SegmentId> {
         match self.fenced {
             true => Vec::new(),

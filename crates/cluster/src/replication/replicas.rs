@@ -12,8 +12,8 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
 use std::collections::BTreeSet;
 
-/// So many times a backup finds the same replica's bytes damaged before another one gets them: a
-/// bit that flips on the way comes alone, and one in memory is put back at the second attempt
+/// Another backup gets a replica after one has found its bytes damaged this many times. A bit that
+/// flips on the way comes alone, and one in memory is put back at the second attempt
 /// (durable::remote::J5).
 const DAMAGED_MAX: u32 = 4;
 /// If so many backups find the bytes of one segment damaged so often, the fault is the master's.
@@ -269,9 +269,9 @@ impl Replicas {
     // --- calls that fail
 
     /// Nothing of a send was stored, and the backup is well: it is sent again. If that repeats, the
-    /// bytes change on the way there, in the backup, or in this master's memory: another backup
-    /// takes the replica, and each further attempt comes after a longer while. If another backup
-    /// says the same of this segment, the fault is here, and nobody else loses a replica.
+    /// bytes change on the way there, in the backup, or in this master's memory. Then another
+    /// backup takes the replica, and each further attempt comes after a longer while. If another
+    /// backup says the same of this segment, the fault is here, and nobody else loses a replica.
     pub(super) fn send_again(&mut self, sent: &InFlight) -> Outcome {
         let mut outcome = Outcome::default();
         let Some(segment) = self.segments.get_mut(sent.segment) else {
@@ -318,9 +318,10 @@ impl Replicas {
     }
 
     /// An opening was refused: another backup is asked; if there is none, the same one again after
-    /// a while. A repetition of a data segment's opening may have been accepted all the same: so a
-    /// replica there counts as lost, and is freed. For a control segment it may not
-    /// (replication::O13): to lose a replica of one would cost a control segment each time.
+    /// a while. A repetition of a data segment's opening may have been accepted all the same: so
+    /// the replica there counts as lost, and is freed. A repetition of a control segment's opening
+    /// is never accepted (replication::O13), so nothing counts as lost: each loss would cost a
+    /// control segment.
     pub(super) fn refused(&mut self, sent: &InFlight) {
         let Some(segment) = self.segments.get_mut(sent.segment) else {
             return;
@@ -377,8 +378,8 @@ impl Replicas {
     }
 
     /// A send is impossible: no backup has the bytes of that closed segment any more. It keeps its
-    /// present replicas, and should be cleaned. False: the segment is open, and its head could
-    /// never go on without the bytes.
+    /// present replicas, and should be cleaned. Returns false if the segment is open: its head
+    /// could never go on without the bytes.
     pub(super) fn give_up(&mut self, sent: &InFlight) -> bool {
         let id = sent.segment;
         if let Some(segment) = self.segments.get_mut(id) {
@@ -429,8 +430,9 @@ impl Replicas {
     }
 
     /// A backup has found its replicas of these segments damaged: they are lost, and freed when
-    /// there are enough others (replication::O8 to replication::O11). A data segment has to be
-    /// closed, and nothing of it on the way to that backup; the backup tells it again.
+    /// there are enough others (replication::O8 to replication::O11). A data segment must be
+    /// closed, and none of its bytes may be on the way to that backup. Otherwise nothing happens,
+    /// and the backup reports the damage again.
     pub(super) fn damaged(&mut self, backup: BackupId, segments: &[SegmentId]) -> Vec<LostControl> {
         let mut lost = Vec::new();
         for id in segments {
@@ -452,10 +454,9 @@ impl Replicas {
         lost
     }
 
-    /// A backup that was restarted, and is known here under its new name, still has these
-    /// replicas; or one that was silent. Returns those that it may drop (replication::O12); closed
-    /// ones of segments that lack a replica count again, as do those in whose place a copy is only
-    /// planned.
+    /// A backup still has these replicas: it was restarted, and is known here under its new name,
+    /// or it was silent. Returns those that it may drop (replication::O12). Closed replicas count
+    /// again if their segments lack one, and so do those in whose place a copy is only planned.
     pub(super) fn hand_back(&mut self, backup: BackupId, found: &[Found]) -> Vec<SegmentId> {
         if !self.backups.has(backup) && !has_bug(Bug::DroppedUnseen) {
             return Vec::new();
@@ -703,8 +704,8 @@ impl Replicas {
     }
 
     /// A segment of which a copy only waits for a call, or for a backup that takes it, need not be
-    /// checked before there is one. A lost backup may have had replicas of all segments: each poll
-    /// walked them all.
+    /// checked before there is one. A lost backup may have had replicas of all segments, and each
+    /// poll would walk them all.
     pub(super) fn let_wait(&mut self, id: SegmentId) {
         let segment = self.segments.known(id);
         if !segment.close_recorded || segment.epoch_wanted || !self.agenda.is_active(id) {
@@ -719,7 +720,7 @@ impl Replicas {
             let is_under_way = replica.in_flight > 0;
             !is_under_way && replica.buffered == replica.synced
         };
-        // If all were done, and there were enough of them, it would not be active.
+        // If enough replicas were there and all were done, the segment would not be active.
         let mut replicas = segment.replicas.iter();
         let is_parked = replicas.all(|replica| is_done(replica) || is_refused(replica));
         let waits = segment.replicas.iter().all(rests) && self.flights.is_crowded(true);
@@ -746,8 +747,8 @@ impl Replicas {
         }
     }
 
-    /// replication::O6's end, and replication::O9. `is_safe`: whether a closed segment is on all
-    /// its replicas elsewhere.
+    /// Takes the replicas that may be freed now (replication::O6, replication::O9). `is_safe`:
+    /// whether a closed segment is on all its replicas elsewhere.
     pub(super) fn free(
         &mut self,
         is_safe: impl Fn(&Segments, SegmentId) -> bool,
@@ -755,9 +756,9 @@ impl Replicas {
         let (segments, flights) = (&self.segments, &self.flights);
         let hasty = has_bug(Bug::LastFreed);
         let freed = self.garbage.take(|backup, id| {
-            // replication::O12: of a segment that is part of the log, only replicas that others
-            // have too: a refused backup, or one with an unreadable replica, may hold the last good
-            // one from an earlier life.
+            // replication::O12: a replica of a segment that is part of the log is freed only if
+            // others have it, too. A refused backup, or one with an unreadable replica, may hold
+            // the last good one from an earlier life.
             let is_listed = segments.get(id).is_some_and(|known| known.close_recorded);
             let is_last = is_listed && !hasty && !is_safe(segments, id);
             // A write in flight must not arrive after the free.

@@ -172,8 +172,8 @@ pub(super) struct Segment {
     pub closed: bool,
     /// End of its `AddOpen` record, once written (replication::O1).
     pub listed_at: Option<Lsn>,
-    /// replication::O4 is done, or a `Swap` has listed it: from now on its replicas count at any
-    /// epoch.
+    /// The close is recorded (replication::O4), or a `Swap` has listed the segment: from now on its
+    /// replicas count at any epoch.
     pub close_recorded: bool,
     /// A `SegmentEpoch` record is needed (replication::O8).
     pub epoch_wanted: bool,
@@ -260,9 +260,9 @@ impl Segment {
         }
     }
 
-    /// replication::O12: this backup is lost, perhaps only silent. If it has synced all of its
-    /// replica, and no request can be under way to it that drops that one, it may count again; so
-    /// may an older one, if nothing of the newer one was sent.
+    /// replication::O12: this backup is lost, perhaps only silent. Its replica may count again if
+    /// the backup has synced all of it, and no request that drops it can be under way. An older
+    /// replica may count again if nothing of the newer one was sent.
     pub fn may_return(&mut self, backup: BackupId) {
         let Some(lost) = self.replicas.iter().find(|r| r.backup == backup) else {
             return;

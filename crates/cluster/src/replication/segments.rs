@@ -72,7 +72,7 @@ impl Segments {
         }
     }
 
-    /// It has answered.
+    /// The backup has answered the request to sync.
     pub fn sync_ends(&mut self, backup: BackupId) {
         for segment in self.segments.values_mut() {
             if let Some(replica) = segment.replica_mut(backup) {
@@ -171,7 +171,7 @@ impl Segments {
         self.segments.iter().map(|(id, segment)| (*id, segment))
     }
 
-    /// The segments for which this is so.
+    /// The segments for which `which` holds.
     pub(super) fn find(&self, which: impl Fn(&Segment) -> bool) -> Vec<SegmentId> {
         let found = self.iter().filter(|(_, segment)| which(segment));
         found.map(|(id, _)| id).collect()

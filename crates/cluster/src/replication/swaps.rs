@@ -68,7 +68,8 @@ impl Swaps {
         self.swaps.remove(at).map(|swap| swap.add)
     }
 
-    /// replication::O5: in the order of their proposals.
+    /// Writes the records of swaps whose survivors are complete (replication::O5), in the order of
+    /// their proposals.
     pub fn write(&mut self, control: &mut ControlLog, replicas: &mut Replicas) -> bool {
         let Some(swap) = self.swaps.iter_mut().find(|swap| swap.at.is_none()) else {
             return false;

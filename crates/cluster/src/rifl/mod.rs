@@ -22,9 +22,10 @@
 //! - L7: a record that is found again changes nothing; the highest acknowledged id wins
 //!   (docs/traps.md, trap 30).
 //! - L8: a client is dropped only when the coordinator has answered that its lease has ended and no
-//!   request of it is in progress. If a request was told to wait for that answer, its records are
-//!   dropped, and the client itself some seconds later: so the request, when it comes again, gets
-//!   `LeaseExpired`, instead of waiting for the same answer for ever.
+//!   request of it is in progress. If one of its requests was told to wait for that answer, the
+//!   client's records are dropped at once, and the client itself some seconds later. So the
+//!   request, when it comes again, gets `LeaseExpired`, instead of waiting for the same answer for
+//!   ever.
 //! - L9: a client is asked about again after a tenth of a second at the soonest, however little is
 //!   left of its lease.
 //! - L10: a request that was sent before the key came here is not executed: the caller compares the
@@ -168,7 +169,7 @@ impl Tracker {
         }
     }
 
-    /// Its entry, new if it was not known.
+    /// The entry of a client; a new one if the client was not known.
     fn client(&mut self, id: ClientId) -> &mut Client {
         self.visited += 1;
         let questions = &mut self.questions;
@@ -179,7 +180,7 @@ impl Tracker {
         })
     }
 
-    /// Moves its next question, if it is known.
+    /// Moves the next question about a client, if the client is known.
     fn ask_at(&mut self, id: ClientId, at_us: u64) {
         self.visited += 1;
         if let Some(client) = self.clients.get_mut(&id) {
@@ -267,7 +268,7 @@ impl Tracker {
     }
 
     /// A durable record was found: in the own log when the server starts, in a dead server's log,
-    /// or in a migration. True: the client was not known, and is asked about now.
+    /// or in a migration. Returns true if the client was not known: then it is asked about now.
     pub fn met(&mut self, completion: Completion) -> bool {
         if has_bug(Bug::LogForgotten) {
             return false;

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 const PATIENCE_US: u64 = 150_000;
 /// A request to a backup or a recovery master without an answer is repeated after this time.
 const ASK_AGAIN_US: u64 = 1_000_000;
-/// The same for a refused request, by a server that is just starting, or busy.
+/// A refused request, to a server that is just starting or busy, is repeated after this time.
 const BUSY_US: u64 = 200_000;
 /// A recovery master that has started gets its order again after this time: if it had lost it, the
 /// recovery would hang.
@@ -31,8 +31,8 @@ const REMIND_US: u64 = 5_000_000;
 /// A read lease is measured by another clock, which may run faster or slower by this much, in
 /// percent.
 const DRIFT_PERCENT: u64 = 10;
-/// Segments of which all known replicas are damaged are waited for this long: a whole one may be
-/// on a server that is just starting. Then the damaged ones have to do.
+/// A segment of which all known replicas are damaged is waited for this long: a whole one may be on
+/// a server that is just starting. After that, the recovery uses the damaged ones.
 const DAMAGED_AFTER_US: u64 = 10_000_000;
 /// Ended recoveries that are still shown.
 const ENDED_KEPT: usize = 32;
@@ -75,7 +75,8 @@ impl Recoveries {
         let (min_open, quiet_until_us) = (server.record.min_open, server.quiet_until_us);
         let id = RecoveryId(state.random.next_u64());
         let mut new = Recovery::new(id, dead, min_open, state.now_us, PATIENCE_US);
-        // coordinator::K7: it had to be quiet itself, for the lease of an owner before it.
+        // coordinator::K7: the dead server itself had to be quiet, for the lease of an owner before
+        // it.
         if !has_bug(Bug::LeaseForgotten) {
             new.lease_until_us = new.lease_until_us.max(quiet_until_us);
         }
@@ -149,7 +150,7 @@ impl Recoveries {
         }
     }
 
-    /// The end of a `StartRead`.
+    /// Handles the end of a `StartRead`.
     pub(super) fn collected(
         &mut self,
         state: &mut State,
@@ -226,7 +227,7 @@ impl Recoveries {
         self.arm(state, dead, left_us);
     }
 
-    /// The machines of some logs may be back: those that wait for them begin.
+    /// The machine of some logs may be back: the recoveries that wait for it begin.
     pub(super) fn home_is_back(&mut self, state: &mut State, home: ServerId) {
         let of_it = self.all.keys().copied();
         let of_it: Vec<ServerId> = of_it
@@ -440,7 +441,7 @@ impl Recoveries {
     }
 
     /// A log or a life is known: it may be newer than the coordinator's store. Then the attempts to
-    /// recover lives of its slot end (older::A3). A master that was late to stop tells of an
+    /// recover lives of its slot end (older::A3). If a master stops late, its reports are of an
     /// attempt that does not count any more (recovery::Y1).
     pub(super) fn note_newer(&mut self, state: &mut State, life: ServerId) {
         if !state.lives.note(life) {
@@ -477,7 +478,7 @@ impl Recoveries {
         }
     }
 
-    /// The log of a crashed server is not needed any more.
+    /// Removes a crashed server: its log is not needed any more.
     fn remove(&mut self, state: &mut State, dead: ServerId) {
         if state.remove(dead) {
             self.accepted.forget(state, dead);

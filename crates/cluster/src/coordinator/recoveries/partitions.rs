@@ -37,7 +37,7 @@ impl Recoveries {
             }
             return self.give_partitions(state);
         }
-        // Not all of it fits, however it is cut: there may be room for all of it later.
+        // Not all of the log fits, however it is cut: there may be room for all of it later.
         if !fits && !limits.within_slots && self.planner(state).counted_bytes(dead, &tablets) > 0 {
             let pieces = vec![plan::uncut(&tablets, loads, planned)];
             if let Some(recovery) = self.all.get_mut(&dead) {
@@ -198,8 +198,8 @@ impl Recoveries {
         }
     }
 
-    /// The end of a `Recover`. An order may have been sent twice, and the master, which was busy at
-    /// the first one, have begun at the second: by then another may have the partition.
+    /// Handles the end of a `Recover`. An order may have been sent twice: a master that was busy at
+    /// the first one may have begun at the second. By then another master may have the partition.
     pub(in super::super) fn answered(
         &mut self,
         state: &mut State,
@@ -340,7 +340,8 @@ impl Recoveries {
             server.quiet_until_us = server.quiet_until_us.max(lease_until_us); // coordinator::K7
         }
         state.affect(owner);
-        // It may be drained since it was given the partition, or all that are heard are.
+        // The owner may be drained since it was given the partition, or drained masters were the
+        // only ones that are heard.
         let drained = state.servers.get(&owner);
         let drained = drained.filter(|server| server.record.entry.draining);
         if let Some(quiet_until_us) = drained.map(|server| server.quiet_until_us) {
@@ -409,7 +410,8 @@ impl Recoveries {
         }
     }
 
-    /// The end of such an order. Another master gets the partition (recovery::Y3).
+    /// Handles the end of an order to give a partition back. Another master gets the partition
+    /// (recovery::Y3).
     pub(in super::super) fn taken_back(
         &mut self,
         state: &mut State,
