@@ -99,14 +99,14 @@ pub enum Task {
         log: ServerId,
         min_open: SegmentId,
     },
-    /// The master of this log does not need these.
+    /// The master of this log does not need these replicas.
     NotNeeded {
         log: ServerId,
         replicas: Vec<ReplicaEntry>,
     },
-    /// node::D3.
+    /// The server of this log has crashed: its log is fenced (node::D3).
     Crashed(ServerId),
-    /// node::D3.
+    /// The server of this log has left the list: its replicas are dropped (node::D3).
     Removed(ServerId),
 }
 
@@ -251,7 +251,7 @@ impl<T> BackupService<T> {
         });
     }
 
-    /// B3, B2.
+    /// Checks that the sender is the log's master (B3), and that the log is not fenced (B2).
     fn check_master(&self, sender: ServerId, log: ServerId) -> Result<(), PeerAnswer> {
         if sender != log || log == ServerId::NONE || log.is_coordinator() {
             return Err(invalid("only its master writes a log"));
@@ -421,7 +421,7 @@ impl<T> BackupService<T> {
         Ok(())
     }
 
-    /// B10.
+    /// Whether this opening of a control segment was refused for ever (B10).
     fn has_refused(&self, write: &WriteReplica) -> bool {
         let of_log = self.refused_control.get(&write.log);
         let refused = of_log.and_then(|refused| refused.get(&write.segment));
@@ -439,8 +439,8 @@ impl<T> BackupService<T> {
         answer
     }
 
-    /// Refuses the opening of a control segment for lack of room, for ever (B10); false: that can't
-    /// be promised.
+    /// Refuses the opening of a control segment for lack of room, for ever (B10). Returns false if
+    /// that can't be promised.
     fn refuses(&mut self, write: &WriteReplica, error: &Error) -> bool {
         let is_it = |log: u64, segment| (log, segment) == (write.log.number(), write.segment);
         let mut staged = self.staged.values();

@@ -11,7 +11,8 @@
 //! - BU3: a survivor that was freed, or whose bytes have come, is not built any more. One that was
 //!   freed while it was being built is not stored.
 //! - BU4: one survivor is built at a time, and none is begun while a recovery waits for a replica.
-//!   It takes the memory of two segments. The recipes that wait take a bounded number of bytes.
+//!   A build takes the memory of two segments. The recipes that wait take a bounded number of
+//!   bytes.
 //!
 //! Paper: [Beineke18 §VIII]; differs: the reorganisation of a replica is ordered by the master, and
 //! is a new frame, so a torn one loses nothing.
@@ -73,7 +74,7 @@ impl<T> Builds<T> {
         self.waiting.len() < WAITING_MAX && waiting + recipe_bytes <= WAITING_BYTES_MAX
     }
 
-    /// The replica is freed, or is there (BU3).
+    /// The replica was freed, or its bytes have come (BU3): it is not built.
     pub fn cancel(&mut self, id: ReplicaId) {
         let ordered = self.waiting.iter_mut();
         for ordered in ordered.filter(|ordered| id_of(&ordered.write) == id) {

@@ -35,11 +35,11 @@ pub struct JobDone {
 #[derive(Clone, Debug)]
 pub(crate) enum JobResult {
     Obeyed(Order, Result<(), Error>),
-    /// One slice; the rest of the purge.
+    /// One slice of a purge has ended; the rest of the purge, if there is any.
     Purged(Result<(), Error>, Option<Purging>),
     Counted(Vec<RangeLoad>),
     Recovery(RunId, RecoveryCompletion),
-    /// Of the migration with this number.
+    /// A job of the migration with this number has ended.
     Migration(u64, MigrationCompletion),
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum RecoveryCompletion {
     /// A segment of which no replica was whole.
     PutTogether {
         segment: usize,
-        /// An error is what is lost.
+        /// The error is the loss.
         result: Result<Result<u64, SideError>, SegmentLoss>,
     },
     Committed(Result<SideCommit, SideError>),
@@ -69,8 +69,8 @@ pub(crate) enum RecoveryCompletion {
 #[derive(Clone, Debug)]
 pub(crate) enum MigrationCompletion {
     Exported(Result<Exported, String>),
-    /// The result of the message with this number. False: its bytes are damaged, and it has to be
-    /// sent again.
+    /// The result of the message with this number; false if its bytes are damaged, so that it has
+    /// to be sent again.
     Replayed(u64, Result<bool, String>),
     TakenBack,
 }

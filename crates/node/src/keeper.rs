@@ -52,7 +52,7 @@ impl BackupService<RequestId> {
 }
 
 impl ReceivedRequest {
-    /// It is for the backup here.
+    /// The request, for the backup here.
     pub fn asked(&self) -> Asked<'_, RequestId> {
         Asked {
             tag: self.request,

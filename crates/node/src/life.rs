@@ -29,11 +29,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
-/// A lost backup gets no requests for this long, twice as long each time, and at most the second
+/// A lost backup gets no requests for this long. The pause doubles with each loss, up to the second
 /// time.
 const BACK_US: u64 = 2_000_000;
 const BACK_MAX_US: u64 = 60_000_000;
-/// The same for a slow one: each time that it comes back costs some seconds of slow writes.
+/// The same for a slow backup: each time that it comes back costs some seconds of slow writes.
 const SLOW_BACK_US: u64 = 60_000_000;
 const SLOW_BACK_MAX_US: u64 = 16 * SLOW_BACK_US;
 /// A backup that works for this long after it was taken back begins anew with the shortest pause.
@@ -71,7 +71,7 @@ pub(crate) struct Life {
 
 /// A backup that has lost replicas of the log, did not write to it, or does so slowly.
 pub(crate) struct LostBackup {
-    /// It keeps its replicas (remote::Q9).
+    /// Whether it is slow: then it keeps its replicas (remote::Q9).
     is_slow: bool,
     /// The length of its current or last pause.
     pause_us: u64,
@@ -192,13 +192,13 @@ impl Life {
         self.store.log().expect("a member's store has a log")
     }
 
-    /// The system of another server has taken something of these calls.
+    /// The connections of these calls have moved something since the last time.
     pub fn moving(&mut self, now_us: u64, calls: &[PeerCall]) {
         for call in calls {
             match call {
                 PeerCall::Replication(_) => self.remote.moving(now_us, *call),
                 PeerCall::Recovery(_) => self.recoveries.moving(now_us, *call),
-                // Small requests.
+                // These requests are small: they need no more time.
                 PeerCall::Ping(_)
                 | PeerCall::Migration(_)
                 | PeerCall::Needed(_)

@@ -38,7 +38,7 @@ const DISK_US: u64 = 500_000;
 const DISK_PART: u64 = 32;
 /// Segments that the threads of a recovery leave partly empty.
 const TAILS: u64 = 2;
-/// News of the room are told this soon.
+/// A change of the room is reported this soon.
 const ROOM_SOON_US: u64 = 100_000;
 /// Interval of the looks at the disk's speed, and the shortest time between two reports of it.
 const SPEED_US: u64 = 10_000_000;
@@ -57,14 +57,14 @@ pub(crate) struct Loads {
     term: u32,
     speed_due_us: u64,
     disk_due_us: u64,
-    /// Free frames and all of them, as they were told.
+    /// Free frames and all frames, as last reported.
     disk_told: Option<(u64, u64)>,
-    /// The numbers of the last reports of each kind: one that failed is sent again, and not the
-    /// others.
+    /// The numbers of the last reports of each kind: a report that failed is sent again, and not
+    /// the others.
     sizes_asked: u64,
     room_asked: u64,
     disk_asked: u64,
-    /// The bytes that it was given and the segments that lack a copy, as they were told.
+    /// The bytes that it was given and the segments that lack a copy, as last reported.
     means_told: Option<(u64, u64)>,
     means_asked: u64,
     next: u64,
@@ -260,7 +260,8 @@ fn is_news_of_disk(told: Option<(u64, u64)>, free: u64, frames: u64) -> bool {
     })
 }
 
-/// Recovered data fill segments of several threads, of which the last ones are not full.
+/// The room of this server. Recovered data fills segments of several threads, of which the last
+/// ones are not full.
 fn room(store: &Store, backup: Option<&Backup>) -> ServerRoom {
     let (stats, log) = (store.engine().stats(), store.log());
     let tails = TAILS * stats.segment_bytes;

@@ -57,7 +57,7 @@ const MAP_SOON_EACH_US: u64 = 200;
 /// Interval of the reports of its versions, if it knows no other member: the answer tells whether
 /// it still is a member (N5).
 const CONFIRM_US: u64 = 1_000_000;
-/// The same while other members would tell it (detector::F4).
+/// The same interval if it knows other members, which would tell it (detector::F4).
 const CONFIRM_SELDOM_US: u64 = 10_000_000;
 
 /// A server that wants to become a member.
@@ -105,7 +105,7 @@ pub struct Member {
     /// The request that waits for the confirmation of a list.
     waiting: Option<(RequestId, TabletsVersion)>,
     map: Arc<Map>,
-    /// A step did not fit.
+    /// Whether a step of the map did not fit: the whole map is requested.
     wants_whole_map: bool,
     asking: BTreeMap<Token, Asked>,
     /// The time of the next request of each kind.
@@ -363,7 +363,7 @@ impl Member {
         });
     }
 
-    /// N11.
+    /// The connections of these requests have moved something: the requests are not lost (N11).
     fn moving(&mut self, now_us: u64, tokens: &[Token]) {
         for token in tokens {
             if let Some(asked) = self.asking.get_mut(token) {
@@ -507,7 +507,7 @@ impl Member {
 
     // --- being a member
 
-    /// N1.
+    /// The id is stored (N1): this server is a member from now on.
     fn id_stored(&mut self, now_us: u64, server: ServerId, out: &mut Vec<Output>) {
         let phase = std::mem::replace(&mut self.phase, Phase::Member);
         let enlisted = match phase {
@@ -601,8 +601,8 @@ impl Member {
             return;
         };
         if matches!(update, ServerListUpdate::Full(_)) {
-            // The store of who sent it may be older than such a server: ask about its log
-            // (needed::U2).
+            // The sender's store may be older than a server that it lacks: this member asks about
+            // the logs of such servers (needed::U2).
             changes.retain(|change| !matches!(change, ServerChange::Removed(_)));
         }
         if let Some(detector) = &mut self.detector {

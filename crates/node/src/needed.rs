@@ -10,9 +10,10 @@
 //!   the answer to the last request counts, and only for replicas that have not changed since that
 //!   request (the keeper compares).
 //! - U2: a log that is not in the list here is dropped only if the coordinator, asked after the
-//!   first replica of the log was here, says that it is gone (membership::V4): so a server that is
-//!   newer than the list here loses nothing. Nor does one that is newer than the coordinator's
-//!   store: it says so only of servers that the store once had (coordinator::older::A1).
+//!   first replica of the log was here, says that it is gone (membership::V4). So a server that is
+//!   newer than the list here loses nothing. A server that is newer than the coordinator's store
+//!   loses nothing either: the coordinator says so only of servers that the store once had
+//!   (coordinator::older::A1).
 //! - U3: a request is repeated until it is answered, and again as long as some replica is
 //!   undecided; needed replicas are checked from time to time.
 //! - U4: a master is told again and again that a replica was found damaged, until the replica is
@@ -156,7 +157,7 @@ impl Needed {
         });
     }
 
-    /// U4.
+    /// Tells masters of their damaged replicas here, again and again (U4).
     fn tell_of_damage(&mut self, now_us: u64, backup: &Backup, out: &mut Effects) {
         let Some(damage) = backup.figures().damage_now() else {
             return;

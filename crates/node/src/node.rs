@@ -422,7 +422,8 @@ impl Node {
         }
     }
 
-    /// Begins to replay a partition. True: it replays the partition, from now on or already.
+    /// Begins to replay a partition. Returns whether this server replays it, from now on or
+    /// already.
     pub(crate) fn begin_recovery(&mut self, now_us: u64, order: Recover) -> bool {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return false;
@@ -514,7 +515,7 @@ impl Node {
         self.go_on(now_us, events, out);
     }
 
-    /// D2.
+    /// Ends this life (D2).
     fn end(&mut self) {
         self.ended = true;
         if let Some(life) = &mut self.life {
@@ -629,7 +630,7 @@ impl Node {
         for request in requests {
             let entry = self.member.members().get(request.to);
             let address = entry.map(|entry| entry.addresses.native.clone());
-            // The list removes a server that is not listed any more, and that ends its calls.
+            // A server that is not listed any more gets no request: its removal ends its calls.
             out.extend(address.map(|address| NodeOutput::AskPeer { request, address }));
         }
     }
@@ -700,7 +701,7 @@ impl Node {
         }
     }
 
-    /// D1.
+    /// Confirms a list whose effects are synced (D1).
     fn say_obeyed(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
         let log = self.life.as_ref().map(Life::log);
         if let Some(version) = log.and_then(|log| self.orders.take_synced(log)) {

@@ -80,7 +80,7 @@ pub struct Purging(Arc<Mutex<engine::Purge>>);
 
 impl Purging {
     /// Runs one slice: all reads from flash together may take much longer than other jobs can wait.
-    /// Must not be called with a guard held. False: it was the last one.
+    /// Must not be called with a guard held. Returns false after the last slice.
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: the entries to be removed cannot be read.

@@ -157,7 +157,7 @@ impl Ranges {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tenures {
     ranges: Ranges,
-    /// Of the range at the same index.
+    /// The list of the range at the same index.
     since: Vec<TabletsVersion>,
 }
 

@@ -25,7 +25,8 @@
 //!   has no such replica, the segment begins anew.
 //! - R7: a segment of which no holder gives entries, and of which one said that its replica is bad,
 //!   is put together from all replicas (`damaged`).
-//! - R8: before it is committed, all heads are above its position. Not at its begin (waits::W4).
+//! - R8: before a side log is committed, all heads are above its position. They are brought there
+//!   at its end: at its begin, the node's thread would wait for them (waits::W4).
 //!
 //! **Concurrency** none: one owner, the node. Jobs share the side log, which allows it.
 //!
@@ -63,17 +64,17 @@ const RUNS_MAX: usize = 4;
 const READS_MAX: usize = 8;
 /// The next segment is chosen among so many: the one whose backup has the fewest requests.
 const LOOK_AHEAD: usize = 32;
-/// The same while several partitions are recovered here, or of a log that is short, as all are in a
-/// small memory: the less segments are read out of turn, the fewer dead versions take room.
+/// The same number while several partitions are recovered here, or for a short log, as all logs are
+/// in a small memory. The fewer segments are read out of turn, the fewer dead versions take room.
 const LOOK_AHEAD_SHORT: usize = 8;
-/// At most one in so many of the log's segments.
+/// The next segment is chosen among at most one in this many of the log's segments.
 const LOOK_AHEAD_PART: usize = 16;
 /// Bytes of entries per request.
 const READ_BYTES: u32 = 1 << 20;
 /// Most bytes in flight or waiting to be replayed, for each partition; all partitions share the
 /// node's memory for this.
 const AHEAD_BYTES: usize = 16 << 20;
-/// At least so many for all partitions: a few pieces from each of a few backups.
+/// Fewest such bytes for all partitions together: a few pieces from each of a few backups.
 const AHEAD_BYTES_MIN: usize = 4 << 20;
 /// Requests in flight for each partition, at first and at least; at most [`READS_MAX`].
 const WINDOW_MIN: usize = 2;
@@ -614,8 +615,8 @@ impl Run {
         }
     }
 
-    /// R7: a segment's replicas are fetched as they are, or wait for that. False: it is not damage
-    /// that keeps them away.
+    /// R7: a segment's replicas are fetched as they are, or wait for that. Returns false if it is
+    /// not damage that keeps them away.
     fn fetch_bad(&mut self, now_us: u64, segment: usize, holders: Vec<ServerId>) -> bool {
         let part = self.parts.get_mut(&segment).expect("it is being read");
         if !part.is_bad || part.jobs > 0 {
@@ -699,8 +700,9 @@ impl Run {
         }));
     }
 
-    /// R1. A log that no backup stores may be this server's own fault: then another one must get
-    /// the partition, and its memory and frames are free at once.
+    /// R1: reports a partition when it is durable. If no backup stores the log, that may be this
+    /// server's own fault: then another master must get the partition, and its memory and frames
+    /// are free at once.
     fn settle(&mut self, now_us: u64) {
         let Stage::Settling(commit, until_us, unwritten) = &mut self.stage else {
             return;

@@ -28,9 +28,9 @@
 //!   it after [`BUILD_US`], or whose answer is lost, gets its bytes, in a request with another name
 //!   (Q2): the rules only see that one call takes longer. An older server does not know recipes.
 //! - Q11: a backup that finds a write's bytes to be damaged is well, and is not lost: they are sent
-//!   again, verified (durable::remote::J5). Otherwise one bit that has flipped in this
-//!   server's memory would lose one backup after the other. If it finds that four times, it loses
-//!   this replica alone, if another backup can take it (`cluster::replication::peers`).
+//!   again, verified (durable::remote::J5). Otherwise one bit that has flipped in this server's
+//!   memory would lose one backup after the other. A backup that finds that four times loses this
+//!   replica alone, if another backup can take it (`cluster::replication::replicas`).
 //!
 //! **Concurrency**: [`Queue`] is shared and is held only to push or take.
 //!
@@ -115,17 +115,17 @@ pub(crate) enum RemoteEvent {
     Noted(SegmentId),
     /// A holder granted a read lease; the time of the request.
     Granted(BackupId, u64),
-    /// Q5.
+    /// This backup is lost for the log (Q5).
     Lost(BackupId),
     /// A lost backup answers again, after this time.
     Back(BackupId, u64),
-    /// Q6.
+    /// This server is told that it is fenced, or not UP (Q6).
     Fenced,
 }
 
 enum Request {
-    /// Its bytes; the recipe by which the backup builds them; or the request for them to one of
-    /// their holders, if they are not here.
+    /// A call with its bytes, with the recipe by which the backup builds them, or, if the bytes are
+    /// not here, with the request for them to one of their holders.
     Call(Call),
     Free(SegmentId),
     Sync,
@@ -258,7 +258,7 @@ impl Remote {
         Some((token, question))
     }
 
-    /// Q8.
+    /// Counts the requests that were not answered in time (Q8).
     fn count_unanswered(&mut self, now_us: u64) {
         for open in self.calls.values() {
             if open.due_us <= now_us
@@ -295,7 +295,7 @@ impl Remote {
         self.open(now_us, backup, Request::Probe);
     }
 
-    /// Q7.
+    /// Begins copies of closed segments, as long as there is room for one (Q7).
     fn begin_copies(&mut self, now_us: u64) {
         let lasts = |open: &&Open| open.copy_us.is_some_and(|began| began + COPY_US > now_us);
         let under_way = self.calls.values().filter(lasts).count();
@@ -555,7 +555,7 @@ impl Remote {
         }
     }
 
-    /// Q6.
+    /// Sends no more requests (Q6).
     pub fn end(&mut self) {
         self.ended = true;
         self.calls.clear();

@@ -83,8 +83,8 @@ impl<T> BackupService<T> {
     /// The next replica to read, of those that recoveries wait for, or the next survivor to build.
     /// The caller reports its end to [`was_read`](Self::was_read).
     pub fn next_read(&mut self, now_us: u64) -> Option<ReplicaRead> {
-        // A share for each log: so none waits for memory of replicas that another one's masters do
-        // not request.
+        // Each log has a share: so none waits for memory of replicas which the masters of another
+        // log do not request.
         let bytes_max = self.config.ahead_bytes / self.ahead.len().max(1);
         let mut logs = self.ahead.iter_mut();
         let wanted = logs.find_map(|(log, ahead)| {

@@ -110,7 +110,7 @@ impl Map {
         self.version
     }
 
-    /// Of each tablet its owner, and whether it is served.
+    /// The owner of each tablet, and whether the tablet is served.
     pub(crate) fn owners(&self) -> impl Iterator<Item = (ServerId, bool)> {
         self.routes.iter().map(|route| (route.owner, route.served))
     }

@@ -45,7 +45,7 @@ const WANTED_MAX: usize = 64;
 pub struct HeldHint {
     pub server: ServerId,
     pub bytes: usize,
-    /// Since it was received.
+    /// Time since the hint was received.
     pub age_ms: u64,
 }
 

@@ -4,9 +4,10 @@
 
 use super::Asking;
 
-/// It is repeated after this time, counted from the last movement of its connection.
+/// A request is repeated after this time, counted from the last movement of its connection.
 const PATIENCE_US: u64 = 500_000;
-/// And after this time although the connection moves: that may be for other requests.
+/// A request is repeated after this time even if its connection moves: that may be for other
+/// requests.
 const PATIENCE_MAX_US: u64 = 30_000_000;
 
 pub(super) struct Asked {

@@ -49,12 +49,12 @@ pub enum Input {
     IdStored { server: ServerId },
     /// [`Output::Obey`] is done.
     Obeyed { version: TabletsVersion },
-    /// It has failed: a list that arrived meanwhile is tried in its place.
+    /// [`Output::Obey`] has failed: a list that arrived meanwhile is tried in its place.
     NotObeyed {
         version: TabletsVersion,
         reason: String,
     },
-    /// Some time after that: the newest list is tried.
+    /// Some time has passed since an order failed: the newest list is tried.
     ObeyAgain,
     /// [`Output::Purge`] is done.
     Purged,

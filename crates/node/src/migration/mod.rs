@@ -73,7 +73,7 @@ const LOCK_US: u64 = 5_000_000;
 const LOCK_BYTES: usize = 4 << 20;
 /// Outgoing migrations at once; the others wait for their turn (M10).
 const SOURCES_MAX: usize = 2;
-/// The same for incoming ones, which begin in the order in which their sources do.
+/// Most incoming migrations at once. They begin in the order in which their sources do.
 const TARGETS_MAX: usize = 16;
 
 /// The error is the reason why a step failed, for people.
@@ -84,7 +84,7 @@ pub(crate) struct Environment<'a> {
     pub me: ServerId,
     /// The list that was read last.
     pub told: &'a Tablets,
-    /// Whether it is applied.
+    /// Whether that list is applied.
     pub is_made: bool,
     pub store: &'a Arc<Store>,
     pub clients: &'a Arc<Clients>,
@@ -96,9 +96,9 @@ pub(crate) struct Outputs {
     pub answers: Vec<(RequestId, PeerAnswer)>,
     pub requests: Vec<PeerRequest>,
     pub reports: Vec<(Token, ToCoordinator)>,
-    /// Not served any more (M1): published before the jobs are issued.
+    /// Ranges that are not served any more (M1): published before the jobs are issued.
     pub locked: Vec<(MigrationId, TableId, KeyRange)>,
-    /// Served again (M8).
+    /// Migrations whose ranges are served again (M8).
     pub unlocked: Vec<MigrationId>,
     pub jobs: Vec<Job>,
 }
@@ -123,7 +123,7 @@ impl Names {
         self.next
     }
 
-    /// For a report whose answer is ignored.
+    /// The name of a report whose answer is ignored.
     fn untracked(&mut self) -> Token {
         Token::Migration(self.number())
     }
@@ -273,8 +273,8 @@ impl Migrations {
             Some(target) => {
                 target.arrived(now_us, request, sender, message, entries, env, out);
             }
-            // It is over, or this side is not told of it yet: the coordinator tells the source
-            // which.
+            // The migration is over, or this side is not told of it yet: the coordinator tells the
+            // source which of both.
             None => out.answer(
                 request,
                 PeerAnswer::NotYet {

@@ -54,7 +54,7 @@ struct Work {
     range: KeyRange,
     watch: Option<Watch>,
     export: Option<Export>,
-    /// Marked, and not exported yet.
+    /// Keys that are marked, and not exported yet.
     pending: VecDeque<DirtyKey>,
     is_in_round: bool,
     records: Records,
@@ -68,13 +68,13 @@ enum Step {
     /// Sets the watch first, then copies.
     Begin,
     Copy,
-    /// The marked keys, then the completion records that are new.
+    /// Exports the marked keys, then the completion records that are new.
     Round,
     /// Waits for guards that may still write, then takes the last marks.
     Lock,
-    /// The rest of those.
+    /// Exports the rest of the last marks.
     Rest,
-    /// Completion records, and the highest version.
+    /// Exports the completion records, and the highest version.
     Records,
 }
 
@@ -94,7 +94,7 @@ enum Stage {
     Ready,
     Locking,
     Rest,
-    /// Not before this time.
+    /// Exports the completion records, not before this time.
     Records(u64),
     /// Waits for the list.
     Sent,
@@ -131,7 +131,7 @@ pub(super) struct Source {
     /// The last report to the coordinator was that this locks.
     is_announced: bool,
     locked_us: Option<u64>,
-    /// It is to be served again (migration::M8).
+    /// Whether the range is to be served again (migration::M8).
     unlocks: bool,
     /// Before the lock, while messages are in flight: when the target has answered last, or the
     /// first of them was sent.
@@ -172,7 +172,7 @@ impl Source {
         !matches!(self.stage, Stage::Reported) || !self.flights.is_empty() || self.unlocks
     }
 
-    /// Whether it costs time and memory.
+    /// Whether it is under way, and so costs time and memory (migration::M10).
     pub fn is_active(&self) -> bool {
         !matches!(
             self.stage,
@@ -404,7 +404,8 @@ impl Source {
         matches!(self.stage, Stage::Sent) && self.flights.is_empty()
     }
 
-    /// migration::M8, migration::M9.
+    /// Unlocks the range after the target's refusal (migration::M8), and gives up if the target has
+    /// not answered the lock in time (migration::M9).
     fn watch_lock(&mut self, now_us: u64, out: &mut Outputs) {
         if std::mem::take(&mut self.unlocks) {
             out.unlocked.push(self.id);
@@ -612,7 +613,8 @@ impl Work {
         Ok(true)
     }
 
-    /// Sends the marks if half of their room is used. False: it is not.
+    /// Takes the marks if half of their room is used, and exports those that were taken. Returns
+    /// whether there were any.
     fn relieve(&mut self, out: &mut Vec<u8>) -> Result<bool> {
         if self.pending.is_empty() && self.watch.as_ref().is_some_and(Watch::is_half_full) {
             self.take()?;
@@ -634,7 +636,8 @@ impl Work {
         Ok(false)
     }
 
-    /// Completion records that are new since the last round. False: that were all.
+    /// Exports completion records that are new since the last round. Returns false after the last
+    /// ones.
     fn new_records(&mut self, out: &mut Vec<u8>) -> bool {
         if has_bug(Bug::RecordsStay) {
             return false;

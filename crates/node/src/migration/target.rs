@@ -21,12 +21,12 @@ use std::sync::Arc;
 
 /// Most messages ahead of the first missing one.
 const AHEAD_MAX: u64 = 64;
-/// Bytes of messages that are being replayed before no other one is accepted.
+/// With this many bytes of messages in replay, no other message is accepted.
 const REPLAYING_MAX: usize = 4 << 20;
 /// A replay that takes longer is waiting for memory or a device: no client should wait for that.
 const REPLAY_US: u64 = 2_000_000;
-/// Segments of the side log that may wait to be written before the source is held up: the rest to
-/// write after it has locked.
+/// Segments of the side log that may wait to be written before the source is held up: they are what
+/// is left to write after the source has locked.
 const UNWRITTEN_MAX: usize = 2;
 /// Most memory for segments that may be in use when everything has arrived, in percent.
 const FULL_PERCENT: u64 = 90;
@@ -47,11 +47,12 @@ enum Stage {
     Waiting,
     Filling,
     Committing(SideCommit),
-    /// It is durable. The coordinator is asked for an answer, (again) at this time (migration::M9).
+    /// Everything is durable. The coordinator is asked for an answer, (again) at this time
+    /// (migration::M9).
     Asking(u64),
-    /// It is reported to the coordinator, (again) at this time.
+    /// The outcome is reported to the coordinator, (again) at this time.
     Reporting(MigrationOutcome, u64),
-    /// It has been reported: waits for the list.
+    /// The outcome has been reported: the target waits for the list.
     Reported,
 }
 
@@ -92,12 +93,12 @@ pub(super) struct Target {
     /// Own segments with lower ids have no entries of it.
     creation: SegmentId,
     arrivals: BTreeMap<u64, Arrival>,
-    /// All messages below are replayed.
+    /// All messages below this number are replayed.
     whole: u64,
     last: Option<u64>,
-    /// Requests that came before its turn, one for each message. Later: replayed ones; they are
-    /// answered when few bytes are left to be written, and the last one when the outcome of the
-    /// migration is known.
+    /// Requests that came before the target's turn, one for each message. After that, requests
+    /// whose messages were replayed: these are answered when few bytes are left to be written, and
+    /// the last one when the outcome of the migration is known.
     held: Vec<(RequestId, u64)>,
     /// Requests whose message has to be sent again, because its bytes were damaged.
     again: Vec<RequestId>,
@@ -343,7 +344,7 @@ impl Target {
         bytes.sum()
     }
 
-    /// When the first replay has taken too long.
+    /// The time after which the first replay has taken too long.
     fn stuck_us(&self) -> u64 {
         let untils = self.arrivals.values().map(|arrival| match arrival {
             Arrival::Replaying { until_us, .. } => *until_us,
@@ -505,7 +506,7 @@ impl Target {
         }
     }
 
-    /// migration::M8.
+    /// The migration fails (migration::M8).
     fn fail(&mut self, now_us: u64, reason: String) {
         if let Stage::Filling | Stage::Committing(_) | Stage::Asking(_) = self.stage {
             self.refused = Some(reason.clone());
@@ -557,8 +558,8 @@ impl Target {
         })
     }
 
-    /// The list does not have it any more. Committed entries belong to the log: they are served, or
-    /// purged by the list's order.
+    /// The list does not have the migration any more. Committed entries belong to the log: they are
+    /// served, or purged by the list's order.
     pub fn end(mut self, out: &mut Outputs) -> Option<Leftover> {
         self.ask_again(out);
         let after_ms = NOT_YET_MS;
@@ -630,8 +631,8 @@ pub(crate) fn takes_over_max(stats: &duramen_engine::Stats) -> u64 {
         .max(memory * FULL_PERCENT / 100)
 }
 
-/// A refusal now is better than after the source has sent everything, or while it is locked. Dead
-/// bytes of the side log stay until its end.
+/// Checks that the side log may grow by so many bytes. A refusal now is better than after the source
+/// has sent everything, or while it is locked. Dead bytes of the side log stay until its end.
 fn room_for(bytes: u64, side: &SideLog, store: &Arc<Store>) -> Result<()> {
     let stats = store.engine().stats();
     let limit = takes_over_max(&stats);

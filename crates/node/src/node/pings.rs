@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// A ping without an answer is dropped after this time.
 const PING_US: u64 = 5_000_000;
 
-/// Those that are not answered.
+/// The pings that are not answered.
 #[derive(Default)]
 pub(super) struct Pings {
     last: u64,

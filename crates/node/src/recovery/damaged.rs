@@ -141,7 +141,7 @@ impl DamagedSegments {
 }
 
 impl Run {
-    /// Requests the next pieces. False: nothing of a segment can be had.
+    /// Requests the next pieces. Returns false if nothing of a segment can be had.
     pub(super) fn ask_damaged(
         &mut self,
         now_us: u64,

@@ -21,7 +21,7 @@ pub(crate) struct Leases {
     clients: Arc<Clients>,
     /// The send time of each, and its clients.
     asked: BTreeMap<Token, (u64, Vec<ClientId>)>,
-    /// The newest.
+    /// The newest request.
     next: u64,
     /// No request before this time: one has no answer yet, or the coordinator was not reached.
     pause_us: u64,

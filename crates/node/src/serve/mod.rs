@@ -26,8 +26,8 @@
 //!   view and the tenure of that time. An operation of several that needs such an entry later has
 //!   done nothing either, and is answered with `Retry`.
 //! - X9: whether writes wait ([`Views::writes_wait_ms`]) is asked for each operation, after the
-//!   guard was renewed, and before anything is recorded. So behind a `Store::quiesce` no write
-//!   follows that was allowed before.
+//!   guard was renewed, and before anything is recorded. So after a `Store::quiesce` no write comes
+//!   that was allowed before it.
 //!
 //! **Concurrency** a servant belongs to one thread; [`Clients`] is shared by all. No lock is held
 //! while the store is entered.
@@ -67,7 +67,7 @@ const TEXT_BYTES_MAX: usize = 64;
 
 /// A key's tablet is being recovered or moved, which takes seconds.
 const NOT_SERVED_MS: u32 = 10;
-/// Being executed, or about to be known.
+/// The delay if the request is being executed, or its client's lease is about to be known.
 const SOON_MS: u32 = 1;
 
 /// The current view, for one thread. See X1.
@@ -133,7 +133,7 @@ impl Hint {
 pub struct ClientRequest<'a> {
     pub envelope: Envelope,
     pub request: Request<'a>,
-    /// Of this request.
+    /// The hint of this request's key.
     pub hint: Option<Hint>,
 }
 
@@ -160,7 +160,7 @@ struct Circumstances {
 pub struct Servant {
     clients: Arc<Clients>,
     wait: Position,
-    /// Executed, and not durable yet: X5.
+    /// Requests that were executed and are not durable yet (X5).
     pending: Vec<Pending>,
     /// The bytes of a completion record.
     record: Vec<u8>,
@@ -186,7 +186,7 @@ impl Servant {
         }
     }
 
-    /// From now on, for sessions that park (`Session::set_parks`).
+    /// Sets the way of handling entries on flash, for sessions that park (`Session::set_parks`).
     #[inline]
     pub fn when_cold(&mut self, then: WhenCold) {
         self.when_cold = Some(then);
@@ -546,7 +546,8 @@ impl Servant {
         executed
     }
 
-    /// X5. The record's bytes are in `self.record`.
+    /// Finishes an executed request, or notes it until it is durable (X5). The record's bytes are
+    /// in `self.record`.
     fn executed(
         &mut self,
         guard: &mut Guard<'_>,

@@ -185,8 +185,8 @@ impl Clients {
     }
 
     /// Appends records of a range that another master takes over, in the form of a log, one after
-    /// the other, until `out` has about `bytes_max` bytes. False: the round is over, and the next
-    /// call begins another (rifl::L6).
+    /// the other, until `out` has about `bytes_max` bytes. Returns false when the round is over:
+    /// the next call begins another (rifl::L6).
     pub(crate) fn export_some(
         &self,
         of: &mut Records,
