@@ -242,8 +242,8 @@ impl Context {
         Ok(report)
     }
 
-    /// Checks the user of a request (A2). `login`: the header `Authorization`. False: the cluster
-    /// has no users.
+    /// Checks the user of a request (A2). `login`: the header `Authorization`. Returns false if the
+    /// cluster has no users.
     fn admit(&self, login: Option<&str>, peer: Peer) -> Result<bool, Page> {
         let page = |refused| match refused {
             Refused::Reading => (503, TEXT, "the users are being read\n".to_owned()),

@@ -17,7 +17,7 @@ const LEFT_MIN_S: i64 = 30 * 86_400;
 pub(crate) fn watch(options: &Options) -> Result<(), Error> {
     let all = [&options.identity, &options.admin_identity];
     let all: Vec<&Arc<Identity>> = all.into_iter().flatten().collect();
-    // Both have the same files.
+    // Both identities have the same files, so one report is enough.
     if let Some(first) = all.first() {
         say(first);
     }

@@ -197,7 +197,7 @@ impl Driver {
         left.min(POLL_MAX)
     }
 
-    /// coordinator::D2.
+    /// Ends a leadership whose lease has run out (coordinator::D2).
     fn check_lease(&mut self) {
         let Some(epoch) = self.roles.epoch() else {
             return;

@@ -4,10 +4,10 @@
 //! coordinators are never asked for a user.
 //!
 //! **Invariants**
-//! - U1: once the leader's store has users, no client is served without: not before they are read,
-//!   nor if none of them could ever be read here. A leader that led before waits for the newest:
-//!   those that it knew may be gone.
-//! - U2: users that cannot be read change nothing: the last that could stay in force.
+//! - U1: once the leader's store has users, no client is served without one: neither before they
+//!   are read, nor if none of them could ever be read here. A leader that has led before waits for
+//!   the newest users: those that it knew may be gone.
+//! - U2: users that cannot be read change nothing: the last ones that could be read stay in force.
 //!
 //! **Concurrency** any thread may ask. A thread of its own reads the users: 10,000 of them take a
 //! second, and the driver must answer pings meanwhile.

@@ -64,7 +64,7 @@ pub struct Options {
     pub identity: Option<Arc<Identity>>,
     /// Settings of a new cluster; an existing cluster keeps its own.
     pub settings: ClusterSettings,
-    /// Those of them that the operator has chosen: the log names each that an existing cluster has
+    /// The settings that the operator has chosen: the log names each that an existing cluster has
     /// otherwise.
     pub chosen: Vec<ChosenSetting>,
     /// Tablets move by themselves until all servers have their shares of the data.

@@ -39,7 +39,7 @@ impl Complaints {
         }
     }
 
-    /// The call is repeated while the reason of the refusal lasts.
+    /// A server refused an order. The call is repeated while the reason of the refusal lasts.
     pub(super) fn refused(&mut self, address: &str, refusal: &str) {
         if may_log(&mut self.refused) {
             tracing::warn!(address, "a server refused an order: {refusal}");

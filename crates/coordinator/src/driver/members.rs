@@ -20,13 +20,14 @@ struct Shown {
 
 /// When the certificates of members expire, in seconds since the Unix epoch. Empty without TLS.
 ///
-/// A connection stays open when its member has read a new certificate: then the member tells that.
+/// A connection stays open when its member has read a new certificate: the member reports the new
+/// one.
 #[derive(Default)]
 pub(super) struct Certificates {
     connections: HashMap<ConnectionId, Shown>,
     /// Number of connections so far.
     accepted: u64,
-    /// Of the newest connection of each member that has asked something.
+    /// The certificate of the newest connection of each member that has asked something.
     servers: HashMap<ServerId, Shown>,
 }
 
@@ -71,7 +72,7 @@ impl Certificates {
         }
     }
 
-    /// Adds them to the health of the members, and forgets those of others.
+    /// Adds the times to the health of the members, and forgets servers that are no members.
     fn add_to(&mut self, health: &mut MembersHealth) {
         for member in &mut health.members {
             let shown = self.servers.get(&member.server);
@@ -84,7 +85,7 @@ impl Certificates {
 }
 
 impl Driver {
-    /// `None`: this coordinator does not lead.
+    /// The health of the members; `None`: this coordinator does not lead.
     pub(super) fn members_health(&mut self) -> Option<MembersHealth> {
         let leading = self.roles.leading()?;
         let mut health = leading.machine.members_health();

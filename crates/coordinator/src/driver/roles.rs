@@ -1,4 +1,4 @@
-//! The coordinator's role, and the people who are told of it.
+//! The coordinator's role, and the listener that is told of its changes.
 
 use super::chronicle::Chronicle;
 use crate::Role;

@@ -25,7 +25,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 const STATE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("state");
-/// store::M4
+/// The table of advice (store::M4).
 const ADVICE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("advice");
 const TERMS: TableDefinition<&str, u64> = TableDefinition::new("terms");
 

@@ -1,4 +1,5 @@
-//! The setting that selects a store: `redb:DIR`, or `etcd:http://HOST:PORT,…`, or `https`.
+//! The setting that selects a store: `redb:DIR`, or `etcd:http://HOST:PORT,…`; `https` works as
+//! well.
 
 use super::{Embedded, Etcd, EtcdAccess};
 use duramen_cluster::coordinator::store::MetaStore;
