@@ -2,9 +2,9 @@
 //! loss").
 //!
 //! **Invariants**
-//! - Z1: a start looks at this only after it was refused for damage. It leaves out exactly what was
-//!   accepted, segment by segment: the loss of each is computed anew, and must have the accepted
-//!   token. Any other damage refuses the start as before.
+//! - Z1: a start looks at accepted losses only after it was refused for damage. It leaves out
+//!   exactly what was accepted, segment by segment: the loss of each is computed anew, and must
+//!   have the accepted token. Any other damage refuses the start as before.
 //! - Z2: the key of each lost entry is removed, durably, before anything is served, unless a newer
 //!   version of it is whole. So no older version of it appears. New versions are above the lost
 //!   ones: a repetition of this after a crash removes nothing that was written since. Without room
@@ -159,7 +159,7 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// The name of all of it.
+    /// The token that names all of these losses.
     pub fn token(&self) -> String {
         let tokens = self.losses.iter();
         let bytes: Vec<u8> = tokens.flat_map(|loss| loss.token().to_le_bytes()).collect();

@@ -49,14 +49,14 @@ impl Directory<'_> {
         self.local.heat.as_ref()?.damage()
     }
 
-    /// Bytes of log that it has room for, and those that the options require, if the latter are
-    /// more; `None`: there is room. A snapshot includes it, too.
+    /// Bytes of log that the directory has room for, and those that the options require, if the
+    /// latter are more; `None`: there is room. A snapshot gets the room that the options require.
     pub fn lacking_room(&self) -> Option<(u64, u64)> {
         restart::lacking_room(self.local.backup.geometry(), self.options())
     }
 
-    /// Bytes of log that the options ask for, and the fewest with which all heads can write, which
-    /// it gets instead, if they are more.
+    /// Bytes of log that the options ask for, and the fewest with which all heads can write, if
+    /// those are more: then the log gets them.
     pub fn raised_disk(&self) -> Option<(u64, u64)> {
         restart::raised_disk(self.local.backup.geometry(), self.options())
     }

@@ -19,8 +19,8 @@ impl Gate {
         self.is_shut.load(Ordering::Acquire)
     }
 
-    /// For operations without a guard: tables, snapshots. The commit of a call that comes too late
-    /// refuses it.
+    /// Checks the gate for an operation without a guard: on tables, or a snapshot. The commit of a
+    /// call that comes too late refuses it.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Nested`].

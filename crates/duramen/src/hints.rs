@@ -3,7 +3,7 @@
 //!
 //! **Invariants**
 //! - N1: a hint is advice, whatever its source: unusable parts are ignored, and no value depends on
-//!   it (heat::W1).
+//!   it (engine::heat::W1).
 //! - N2: a hint has at most one byte of 1,024 of the memory budget, and [`HINT_BYTES_MAX`] at most,
 //!   hottest first. Making it takes at most a hundredth of a core's time. At most [`OTHERS_MAX`]
 //!   hints of other servers wait; the oldest is dropped first.

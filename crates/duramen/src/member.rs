@@ -43,7 +43,7 @@ pub struct MemberOptions {
     pub store: Options,
     /// The log id: the server's id of this life.
     pub log: u64,
-    /// The same in the whole cluster.
+    /// Seed of the cluster's key hash: the same for all members.
     pub hash_seed: u64,
     pub segment_bytes: u32,
     pub replicas: usize,
@@ -245,7 +245,7 @@ impl LogWriter {
         self.durable.common.lock().master.replicas_mut().placed()
     }
 
-    /// Whose leases are needed for reading.
+    /// The backups whose leases are needed for reading.
     pub fn control_holders(&self) -> BTreeSet<BackupId> {
         self.durable.common.lock().master.control_holders()
     }

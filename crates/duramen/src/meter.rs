@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Buckets per power of two: an error of at most an eighth.
 const STEPS: u32 = 8;
-/// Up to 2^32 microseconds.
+/// Number of buckets, for durations up to 2^32 microseconds.
 const BUCKETS: usize = 32 * STEPS as usize;
 
 /// Counts durations. Written by the committing thread, read by any thread: Relaxed, because each

@@ -221,7 +221,8 @@ impl Expiry {
         }
     }
 
-    /// True if a write with this expiry, at `at_ms`, removes the object: a new time that has come.
+    /// Whether a write with this expiry, at `at_ms`, removes the object: the expiry is a new time,
+    /// and has come.
     pub(crate) fn removes(self, at_ms: Option<u64>, now_ms: u64) -> bool {
         self != Expiry::Keep && at_ms.is_some_and(|at_ms| removes_at_once(at_ms, now_ms))
     }

@@ -413,7 +413,7 @@ fn check_complete(
     Ok(found)
 }
 
-/// P3.
+/// Makes the engine, with ids and versions above all that were ever given (P3).
 fn make_engine(
     backup: &Backup,
     state: &State,

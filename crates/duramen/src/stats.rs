@@ -46,13 +46,13 @@ pub struct MemoryStats {
     /// capacity.
     pub live_bytes: u64,
     pub index_bytes: u64,
-    /// Backed by memory now.
+    /// Bytes of segments that are backed by memory now.
     pub committed_bytes: u64,
     /// Bytes in use beyond a budget that was lowered, which have not been given back yet.
     pub excess_bytes: u64,
-    /// In all tables; expired objects that no operation has met yet count too.
+    /// Objects in all tables; expired ones that no operation has met yet count too.
     pub objects: u64,
-    /// Since the start: objects that an operation or the cleaner found expired, and objects that a
+    /// Objects that an operation or the cleaner found expired since the start, and objects that a
     /// cache evicted.
     pub expired: u64,
     pub evicted: u64,
@@ -67,8 +67,8 @@ pub struct DurabilityStats {
     pub disk: DiskState,
     /// The id of the master key that opened the store; `None`: it is not encrypted.
     pub encryption_key: Option<KeyId>,
-    /// Appended, and not yet synced: the bytes of levels below `synced` that a power cut now could
-    /// lose.
+    /// Bytes that are appended and not yet synced: a power cut now could lose those of levels below
+    /// `synced`.
     pub undurable_bytes: u64,
     pub wal_bytes: u64,
     pub wal_used_bytes: u64,
@@ -84,10 +84,10 @@ pub struct DurabilityStats {
     pub commits: u64,
     pub syncs: u64,
     pub sync: Latency,
-    /// Written to the device since the start: write-ahead log and frames.
+    /// Bytes written to the device since the start: to the write-ahead log, and to frames.
     pub wal_written_bytes: u64,
     pub frame_written_bytes: u64,
-    /// Appended by users since the start, headers included.
+    /// Bytes appended by users since the start, headers included.
     pub appended_bytes: u64,
     /// In a cluster's member: bytes that were sent to backups for survivors of cleaning passes, as
     /// copies or as recipes.
@@ -102,11 +102,11 @@ pub struct DurabilityStats {
     /// `None` = there was none.
     pub last_snapshot_ok: Option<bool>,
     pub last_snapshot_duration: Duration,
-    /// Found by the last restart.
+    /// Bytes and entries that the last restart found, and the time that it took.
     pub loaded_bytes: u64,
     pub loaded_entries: u64,
     pub load_duration: Duration,
-    /// The last end was a clean shutdown.
+    /// Whether the last end was a clean shutdown.
     pub clean_start: bool,
     pub scrubbed_frames: u64,
     /// Replicas that were found damaged since the start.

@@ -287,7 +287,7 @@ impl Store {
         self.durable.as_ref().map(|durable| &*durable.log)
     }
 
-    /// S1.
+    /// Waits until all changes of tables so far are durable (S1).
     pub(crate) fn wait_for_changes(&self) -> Result<(), Error> {
         match (&self.durable, self.engine.log()) {
             (Some(durable), Some(log)) => durable.log.wait(&log.appended(), Level::Synced),

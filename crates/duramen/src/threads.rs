@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// not wake it, because frames are not urgent.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Interval at which expiries are recorded on disk: bounds the objects that come back after a crash
-/// if the clock steps back. The same for a look whether the files were deleted.
+/// if the clock steps back. The thread looks as often whether the files were deleted.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which the clock is looked at, and keys are removed that have expired by a doubted
 /// one: a step of the clock is to be noticed within a second (engine::core::doubt).

@@ -465,7 +465,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// A time in the past removes the key.
+    /// Changes a key to this value. A time of expiry in the past removes the key.
     fn put(&mut self, place: usize, value: Vec<u8>, expires_at_ms: Option<u64>) {
         let is_past = expires_at_ms.is_some_and(|at_ms| is_expired(at_ms, self.store.now_ms()));
         self.changes[place] = Some(if is_past {

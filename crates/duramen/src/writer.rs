@@ -76,8 +76,8 @@ impl LogWriter {
         self.wait_unless(position, level, || false).map(drop)
     }
 
-    /// As [`wait`](Self::wait), until `gives_up` holds: then false. It is checked each time that a
-    /// commit has ended, and every 50 ms.
+    /// As [`wait`](Self::wait), until `gives_up` holds: then it returns false. `gives_up` is
+    /// checked each time that a commit has ended, and every 50 ms.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).

@@ -50,7 +50,7 @@ struct Survivor {
     bytes: Slice,
     /// Its recipe and victims, if the origin of its entries is known.
     recipe: Option<(Slice, Vec<SegmentId>)>,
-    /// It is a side log's, no pass filled it.
+    /// Whether it belongs to a side log: then no pass filled it.
     is_side: bool,
 }
 

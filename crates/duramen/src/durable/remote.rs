@@ -180,7 +180,8 @@ impl Remote {
         }));
     }
 
-    /// J3.
+    /// Reports appends that are synced on all replicas by now (J3), and asks backups to sync the
+    /// others.
     fn sync_behind(&self, common: &Common, commit: &mut Commit) {
         let Commit { groups, master, .. } = commit;
         if groups.end_behind(master) {
@@ -211,7 +212,7 @@ impl Commit {
         self.copies.has_survivors() || self.survivors.is_swap_proposed()
     }
 
-    /// J1.
+    /// Begins the next group, if one is requested and none is in flight (J1).
     fn begin_group(&mut self, log: &Log) {
         let Some(level) = self.groups.take_demand() else {
             return;
