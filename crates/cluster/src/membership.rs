@@ -74,7 +74,7 @@ impl Members {
         self.servers.len()
     }
 
-    /// Those that are UP, by id.
+    /// The servers that are UP, by id.
     pub fn up(&self) -> impl Iterator<Item = &ServerEntry> {
         self.iter().filter(|entry| entry.status == ServerStatus::Up)
     }

@@ -21,7 +21,7 @@ pub(super) struct Doubt {
     asked_us: u64,
 }
 
-/// Since when the server with this nonce has claimed it.
+/// The time since which the server with this nonce has claimed it.
 fn doubted_since(doubts: &mut Vec<Doubt>, nonce: u64, now_us: u64) -> u64 {
     if let Some(known) = doubts.iter_mut().find(|doubt| doubt.nonce == nonce) {
         known.asked_us = now_us;

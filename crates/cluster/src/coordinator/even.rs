@@ -29,7 +29,7 @@ pub(super) struct Master {
     pub share: u64,
     /// Bytes that it may get.
     pub room: u64,
-    /// Those of its tablets that may move.
+    /// The tablets of the master that may move.
     pub tablets: Vec<Held>,
 }
 

@@ -21,7 +21,7 @@ const SEGMENTS_MORE: u64 = 4;
 /// their way bring frames, too. An attempt without enough of them takes longer to fail.
 const FRAMES_US: u64 = HOME_US;
 
-/// See the module.
+/// The free frames of all backups; see the module.
 #[derive(Default)]
 pub(super) struct Frames {
     /// Free frames of each backup, as it reported them last.

@@ -106,7 +106,7 @@ fn not_recovered(server: ServerId) -> String {
     format!("server {server} is not being recovered")
 }
 
-/// For people, while an attempt has not ended.
+/// The text for people while an attempt has not ended.
 fn looked_for(server: ServerId) -> String {
     format!("the data of server {server} that no replica had is being looked for again: ask later")
 }

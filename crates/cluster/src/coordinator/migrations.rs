@@ -47,9 +47,9 @@ pub(super) struct Progress {
 struct Migration {
     record: MigrationRecord,
     since_us: u64,
-    /// As its target reports it.
+    /// The progress, as the target reports it.
     progress: Progress,
-    /// Since when, by a report of its source or its target, the source serves nothing.
+    /// The time since which the source serves nothing, by a report of its source or its target.
     switching_since_us: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ impl Migration {
 /// The migrations; see the module.
 #[derive(Default)]
 pub(super) struct Migrations {
-    /// Those in progress.
+    /// The migrations in progress.
     all: BTreeMap<MigrationId, Migration>,
     /// The last ended ones.
     ended: VecDeque<MigrationStatus>,
@@ -394,7 +394,7 @@ impl Migrations {
         });
     }
 
-    /// At most `most` of those in progress.
+    /// The states of at most `most` migrations in progress.
     pub(super) fn statuses(&self, now_us: u64, most: usize) -> Vec<MigrationStatus> {
         let some = self.all.iter().take(most);
         some.map(|(id, migration)| status(now_us, *id, migration))

@@ -130,7 +130,7 @@ pub enum Input {
     Foreign { cluster_id: ClusterId },
     /// The batch is stored: [`store::MetaStore::commit`] returned `Ok`.
     Persisted { token: Token },
-    /// It returned an error, or the leader's lease could not be renewed in time.
+    /// The commit returned an error, or the leader's lease could not be renewed in time.
     StoreFailed { reason: String },
     /// The time of [`Output::WakeAt`] has come, and everything that had arrived by then was passed
     /// in: no server is judged while its answer waits in a queue of ours. May come at any time.
@@ -213,7 +213,7 @@ struct Server {
     quiet_until_us: u64,
     /// Until then it gets no tablet of a drained server: it has failed to take one.
     declined_until_us: u64,
-    /// It is drained, and these of its tablets failed to move: how often, and the time before which
+    /// The tablets of a drained server that failed to move: how often, and the time before which
     /// they are not tried again.
     held_back: BTreeMap<(TableId, RouteHash), (u32, u64)>,
 }

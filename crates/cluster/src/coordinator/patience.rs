@@ -31,7 +31,7 @@ const OUTLIER_OF: usize = 32;
 /// Most requests whose answers may still come.
 const LATE_MAX: usize = 1024;
 
-/// See the module.
+/// The recent measures, and the pings whose answers may still come; see the module.
 #[derive(Default)]
 pub(super) struct Patience {
     /// Measures: when each was made, and how long its answer took.

@@ -31,8 +31,8 @@ const NEW_US: u64 = 3_000_000;
 /// A partition that fits nowhere is tried after this time without any other one in progress, if the
 /// numbers may well be wrong: nobody has reported the dead server's bytes, or a master's room.
 const TRY_GUESSED_US: u64 = 10_000_000;
-/// The same time if all have reported. It is longer: an attempt takes memory that deletes of
-/// clients need.
+/// The same time if all have reported. It is longer, because an attempt takes memory that clients'
+/// deletes need.
 const TRY_REPORTED_US: u64 = 60_000_000;
 /// Planned bytes are the reported ones and so many percent more: reports are samples.
 const MARGIN_PERCENT: u64 = 5;
@@ -440,7 +440,7 @@ impl<'c> Planner<'c> {
         }
     }
 
-    /// The same without a log; 0: nobody has reported them.
+    /// The same bytes without a log; 0 if nobody has reported them.
     pub(super) fn counted_bytes(&self, dead: ServerId, tablets: &[RecoverTablet]) -> u64 {
         let server = self.state.servers.get(&dead);
         let loads = server.map_or(&[][..], |s| s.loads.ranges());

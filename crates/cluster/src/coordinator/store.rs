@@ -72,7 +72,7 @@ pub enum Error {
     /// stored is unknown.
     #[error("the coordinator's store cannot be reached: {reason}")]
     Unavailable { reason: String },
-    /// For people: the store has other contents, or is damaged.
+    /// The store has other contents, or is damaged; the reason is for people.
     #[error("the coordinator's store cannot be used: {reason}")]
     Unusable { reason: String },
 }
@@ -100,7 +100,7 @@ pub trait MetaStore: Send {
     /// Any [`Error`].
     fn load(&mut self) -> Result<Contents, Error>;
 
-    /// M1 to M3.
+    /// Stores a batch (M1 to M3).
     ///
     /// # Errors
     /// Any [`Error`].

@@ -1,4 +1,4 @@
-//! Tables and their tablets: created, split, dropped, and told.
+//! Tables and their tablets: created, split, dropped, and sent to their owners.
 
 use super::records::{Key, MigrationRecord, Origin, TabletRecord};
 use super::servers::Servers;

@@ -16,7 +16,7 @@ use duramen_wire::native::message::{
     MembersHealth, Shared,
 };
 
-/// A server that does not understand the users is told again after this time: they may change.
+/// A server that does not understand the users gets them again after this time: they may change.
 const REFUSED_US: u64 = 10_000_000;
 /// Most bytes of the reason that are kept.
 const FAULT_BYTES_MAX: usize = 1024;

@@ -20,8 +20,9 @@
 
 /// Number of silences, or signs of an end, that suffice.
 pub(super) const CHANCES: u32 = 2;
-/// The same for requests that failed for an unknown reason. Each takes as long as a silence: 2 s in
-/// all by default. An unanswering resolver or a lack of descriptors has usually ended by then.
+/// The same number for requests that failed for an unknown reason. Each takes as long as a silence:
+/// 2 s in all by default. An unanswering resolver or a lack of descriptors has usually ended by
+/// then.
 pub(super) const UNKNOWN_CHANCES: u32 = 16;
 
 /// The reason why a request gets no answer, as seen by its connection.

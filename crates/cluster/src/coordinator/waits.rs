@@ -32,7 +32,7 @@ fn ahead(server: ServerId, reason: String) -> Wait {
 }
 
 impl View<'_> {
-    /// See the module; at most [`WAITS_MAX`].
+    /// The waits of the module, at most [`WAITS_MAX`] of them.
     pub(super) fn waits(&self) -> Vec<Wait> {
         let mut all = Vec::from_iter(self.waits_of_leader());
         all.extend(self.waits_for_newest_store());

@@ -55,7 +55,7 @@ pub(crate) struct Collected {
     min_open: SegmentId,
     answers: BTreeMap<ServerId, Answer>,
     replicas: BTreeMap<SegmentId, Vec<(ServerId, ReplicaEntry)>>,
-    /// Those that are known to be damaged.
+    /// The replicas that are known to be damaged.
     damaged: BTreeMap<SegmentId, Vec<(ServerId, ReplicaEntry)>>,
     /// Every segment that some backup has reported as its control segment.
     controls: BTreeSet<SegmentId>,

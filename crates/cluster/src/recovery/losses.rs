@@ -5,7 +5,7 @@ use duramen_format::checksum::crc32c;
 use duramen_wire::native::message::SegmentLoss;
 use std::collections::BTreeMap;
 
-/// See the module.
+/// The losses of the newest attempts; see the module.
 #[derive(Default)]
 pub(crate) struct Losses {
     attempt: Option<RecoveryId>,

@@ -97,7 +97,7 @@ pub(crate) struct Recovery {
     pub collected: Collected,
     /// Backups that have not answered `StartRead`.
     pub asked: BTreeSet<ServerId>,
-    /// Those of them whose request has failed: they are asked again.
+    /// The backups among them whose request has failed: they are asked again.
     pub silent: BTreeSet<ServerId>,
     /// When the rules are applied again.
     pub due_us: Option<u64>,
@@ -117,7 +117,7 @@ pub(crate) struct Recovery {
     pub partitions: Vec<Partition>,
     /// Bytes that its tablets will take, as far as that is known.
     pub planned: u64,
-    /// Since when partitions wait for frames.
+    /// The time since which partitions wait for frames.
     pub lacks_frames: Option<u64>,
     /// Bytes of partitions that fit nowhere, and since when.
     pub lacks: Option<(u64, u64)>,

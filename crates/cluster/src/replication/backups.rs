@@ -11,9 +11,9 @@ pub(super) const COPIES_FORGIVEN: u64 = 20;
 /// The backups.
 pub(super) struct Backups {
     placement: Placement,
-    /// Those that have rejected an opening.
+    /// Backups that have rejected an opening.
     refusing: BTreeSet<BackupId>,
-    /// Those that have rejected a new copy of a closed segment: they keep their last frames for
+    /// Backups that have rejected a new copy of a closed segment: they keep their last frames for
     /// recoveries, and may take open segments.
     refusing_copies: BTreeSet<BackupId>,
     /// Replicas whose bytes were found damaged repeatedly. Each is sent again when `forgiven` has
@@ -113,7 +113,7 @@ impl Backups {
         self.placement.can_choose(holding, &all)
     }
 
-    /// Those that refuse copies of closed segments, or others.
+    /// The backups that refuse copies of closed segments, or those that refuse other openings.
     fn refusing(&self, is_copy: bool) -> &BTreeSet<BackupId> {
         match is_copy {
             true => &self.refusing_copies,

@@ -5,13 +5,13 @@ use super::{BackupId, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
 use std::collections::BTreeSet;
 
-/// See the module.
+/// The control segments that the coordinator has to note; see the module.
 pub(super) struct Floor {
     /// Whether a coordinator has to note it.
     coordinated: bool,
     /// Whether the next control segment must be noted.
     is_due: bool,
-    /// This one must be noted.
+    /// The control segment that must be noted.
     wanted: SegmentId,
     asked: SegmentId,
     noted: SegmentId,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 /// The replicas that are not needed any more.
 pub(super) struct Garbage {
-    /// To be freed as soon as replication::O9 allows. These replicas are out of the log, durably
+    /// Replicas to be freed as soon as replication::O9 allows. They are out of the log, durably
     /// (replication::O6, replication::O7), or do not count (replication::O12).
     garbage: Vec<(BackupId, SegmentId)>,
     /// Frees in flight.
@@ -71,7 +71,7 @@ impl Garbage {
         freeing.map(|(at, _)| *at)
     }
 
-    /// Backups that will be told so.
+    /// Backups that will be told to drop their replica of this segment.
     pub fn to_free_at(&self, segment: SegmentId) -> impl Iterator<Item = BackupId> {
         let garbage = self.garbage.iter().filter(move |(_, of)| *of == segment);
         garbage.map(|(at, _)| *at)

@@ -177,7 +177,7 @@ pub struct Send {
 /// The reason why a backup refused a [`Send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// It is short of room: an opening only.
+    /// The backup is short of room; only an opening is refused so.
     Busy,
     /// The bytes do not match their certificate: a bit has changed in this master's memory, or on
     /// the way. Nothing of the send was stored.
@@ -499,8 +499,8 @@ impl Master {
     }
 
     /// The send of `ticket` is impossible: no backup has the bytes of that closed segment any more.
-    /// It keeps its present replicas, and should be cleaned. Without the bytes of one that is open,
-    /// its head could never go on.
+    /// The segment keeps its present replicas, and should be cleaned. Without the bytes of an open
+    /// segment, its head could never go on.
     pub fn give_up(&mut self, ticket: Ticket) {
         if let Some(sent) = self.replicas.flights.take(ticket)
             && !self.replicas.give_up(&sent)

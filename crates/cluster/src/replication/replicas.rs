@@ -16,9 +16,11 @@ use std::collections::BTreeSet;
 /// flips on the way comes alone, and one in memory is put back at the second attempt
 /// (durable::remote::J5).
 const DAMAGED_MAX: u32 = 4;
-/// If so many backups find the bytes of one segment damaged so often, the fault is the master's.
+/// If this many backups find the bytes of one segment damaged that often, the fault is the
+/// master's.
 const BACKUPS_BLAMED: usize = 2;
-/// Without another backup a control segment is replaced by the next one after so many times.
+/// Without another backup, a control segment is replaced by the next one after this many damaged
+/// sends.
 const CONTROL_ANEW: u32 = 10;
 
 /// The replicas of a log.
@@ -35,7 +37,7 @@ pub struct Replicas {
 pub(super) struct LostControl {
     pub id: SegmentId,
     pub backup: BackupId,
-    /// It is not known to be closed: it may come back and look like the log's newest.
+    /// Whether the replica may be open: it may come back and look like the log's newest.
     pub may_look_new: bool,
 }
 

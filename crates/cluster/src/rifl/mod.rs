@@ -96,7 +96,7 @@ pub enum Begin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     pub table: TableId,
-    /// Of the request's key, to which the record belongs.
+    /// The hash of the request's key, to which the record belongs.
     pub route: RouteHash,
     pub rpc: Rpc,
     pub result: Vec<u8>,
@@ -125,11 +125,11 @@ struct Record {
 
 #[derive(Clone, Debug, Default)]
 struct Client {
-    /// By RPC id. Most clients have one or two.
+    /// The records, by RPC id. Most clients have one or two.
     records: Vec<Record>,
     /// The highest acknowledged id of any request: requests at or below it are stale.
     acknowledged: RpcId,
-    /// The same, of durable requests: records at or below are not needed.
+    /// The same, of durable requests: records at or below this id are not needed.
     acknowledged_durably: RpcId,
     /// Its lease lasts at least until then.
     lease_until_us: u64,

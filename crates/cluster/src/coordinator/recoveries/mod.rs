@@ -40,7 +40,7 @@ const ENDED_KEPT: usize = 32;
 /// The recoveries; see the module.
 #[derive(Default)]
 pub(super) struct Recoveries {
-    /// Those in progress, by the dead server.
+    /// The recoveries in progress, by the dead server.
     all: BTreeMap<ServerId, Recovery>,
     /// The last ended ones.
     ended: VecDeque<RecoveryStatus>,
