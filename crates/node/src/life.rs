@@ -230,8 +230,8 @@ impl Life {
         self.lost.insert(server, lost);
     }
 
-    /// A backup has found the bytes of a write damaged. The first and the fourth time are told: one
-    /// bit on the way is nothing, more have a cause.
+    /// A backup has found the bytes of a write damaged. The first and the fourth time are reported:
+    /// one bit on the way is nothing, more have a cause.
     pub fn note_damaged(&mut self, backup: BackupId) -> Option<NodeOutput> {
         let server = ServerId::from_number(backup.0);
         let times = self.damaged.entry(backup).or_default();
@@ -301,7 +301,7 @@ impl Life {
             }
         } else {
             self.say_slow_us = now_us + SAY_SLOW_US;
-            // One that was slow before may be faster now.
+            // A backup that was slow before may be faster now.
             for lost in self.lost.values_mut().filter(|lost| lost.is_slow) {
                 if let LostState::LeftAlone(until_us) = &mut lost.state {
                     *until_us = now_us;

@@ -251,7 +251,7 @@ impl Loads {
     }
 }
 
-/// Whether free frames have changed by more than a part of all since they were told, or have come
+/// Whether free frames have changed by more than a part of all since the last report, or have come
 /// to an end or begun again: a full disk is one that people have to hear of.
 fn is_news_of_disk(told: Option<(u64, u64)>, free: u64, frames: u64) -> bool {
     told.is_none_or(|(told, all)| {

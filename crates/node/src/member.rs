@@ -49,7 +49,7 @@ use std::sync::Arc;
 const REST_US: u64 = 100_000;
 /// Interval of the requests for the map, so that redirects are not much older than this.
 const MAP_US: u64 = 1_000_000;
-/// The same, while the map names owners that are gone: clients wait for it.
+/// The same interval while the map names owners that are gone: clients wait for it.
 const MAP_SOON_US: u64 = 100_000;
 /// The intervals are this much longer for each server of the cluster.
 const MAP_EACH_US: u64 = 500;

@@ -60,7 +60,7 @@ impl Owned {
     /// Reads a newer list, and applies its removals at once (member::N2, member::N3).
     ///
     /// # Errors
-    /// It is invalid: nothing has changed.
+    /// The list is invalid: nothing has changed.
     ///
     /// # Panics
     /// If it is not newer (member::N4).

@@ -69,7 +69,7 @@ impl Ranges {
         )
     }
 
-    /// By table and hash.
+    /// The ranges, by table and hash.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (TableId, KeyRange)> {
         self.0.iter().copied()
     }

@@ -110,10 +110,10 @@ enum Stage {
     Replaying,
     /// A job commits it.
     Committing,
-    /// It is being stored. It is given up at this time, unless fewer segments than these are left
-    /// by then.
+    /// The side log is being stored. It is given up at this time, unless fewer segments than these
+    /// are left by then.
     Settling(SideCommit, u64, usize),
-    /// It is reported to the coordinator, (again) at this time.
+    /// The outcome is reported to the coordinator, (again) at this time.
     Reporting(PartitionOutcome, u64),
     /// Accepted: waits for a list of at least this version with the owner.
     Waiting(TabletsVersion),
@@ -121,7 +121,7 @@ enum Stage {
     GivingUp(Option<PartitionOutcome>),
     /// A job takes it back.
     Aborting(Option<PartitionOutcome>),
-    /// To be purged (R3).
+    /// The committed entries are to be purged (R3).
     Dropped,
     /// Nothing is left.
     Over,

@@ -53,7 +53,7 @@ pub struct HeldHint {
 struct StoredHint {
     blocks: Slice,
     since_us: u64,
-    /// Since when the list does not have the server.
+    /// The time since which the list does not have the server.
     gone_us: Option<u64>,
 }
 

@@ -155,7 +155,7 @@ pub(crate) struct Migrations {
     waiting_sources: BTreeSet<MigrationId>,
     /// Targets whose sources have begun, in this order, and whose own turn has not come.
     waiting_targets: VecDeque<MigrationId>,
-    /// Those that have begun and have work left: only these are polled (M10).
+    /// The sources and targets that have begun and have work left: only these are polled (M10).
     working_sources: BTreeSet<MigrationId>,
     working_targets: BTreeSet<MigrationId>,
     leftovers: Vec<Leftover>,

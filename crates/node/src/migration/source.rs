@@ -32,8 +32,8 @@ const WINDOW_BYTES: usize = WINDOW * CHUNK_BYTES;
 /// requests was 3.4 times that of before at 100 MB/s, and 2.8 times at 30.
 const PACE_READ: u64 = 50_000_000;
 const PACE_WRITTEN: u64 = 30_000_000;
-/// Each round is sent at twice the pace of the one before, so often: writes that are faster than
-/// the first rounds are overtaken.
+/// Each round is sent at twice the pace of the one before, at most this many times: writes that are
+/// faster than the first rounds are overtaken.
 const PACE_DOUBLED_MAX: u32 = 6;
 /// Most marked keys that should be left for the lock, in `LOCK_BYTES` at most.
 const KEYS_FEW: usize = 256;
@@ -100,7 +100,7 @@ enum Stage {
     Sent,
     /// Reports to the coordinator, (again) at this time.
     GivenUp(String, u64),
-    /// It has been reported.
+    /// The end has been reported.
     Reported,
 }
 

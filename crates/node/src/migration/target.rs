@@ -631,8 +631,9 @@ pub(crate) fn takes_over_max(stats: &duramen_engine::Stats) -> u64 {
         .max(memory * FULL_PERCENT / 100)
 }
 
-/// Checks that the side log may grow by so many bytes. A refusal now is better than after the source
-/// has sent everything, or while it is locked. Dead bytes of the side log stay until its end.
+/// Checks that the side log may grow by so many bytes. A refusal now is better than after the
+/// source has sent everything, or while it is locked. Dead bytes of the side log stay until its
+/// end.
 fn room_for(bytes: u64, side: &SideLog, store: &Arc<Store>) -> Result<()> {
     let stats = store.engine().stats();
     let limit = takes_over_max(&stats);

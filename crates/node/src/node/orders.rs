@@ -9,7 +9,7 @@ use duramen_base::ids::{Level, TabletsVersion};
 /// The newest order of each kind.
 #[derive(Default)]
 pub(super) struct Orders {
-    /// They wait for the leftovers of migrations (migration::M4).
+    /// The order and the purge that wait for the leftovers of migrations (migration::M4).
     order: Option<Order>,
     purge: Option<Purge>,
     /// A completed order, and the position to be synced before it is confirmed (node::D1).

@@ -250,7 +250,7 @@ fn left_of(
     }
 }
 
-/// For the operator.
+/// The loss as a text for the operator, with the holders that gave no bytes.
 fn reported(loss: &Loss, away: &[ServerId]) -> SegmentLoss {
     let most = LOSS_LINES_MAX - usize::from(!away.is_empty());
     let mut lines = loss.lines(most);

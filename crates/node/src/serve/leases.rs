@@ -78,7 +78,7 @@ impl Leases {
         Some((token, ToCoordinator::AreAlive { clients }))
     }
 
-    /// `None`: the coordinator was not reached. The request is repeated.
+    /// Handles an answer; `None`: the coordinator was not reached, and the request is repeated.
     pub fn answered(&mut self, token: Token, answer: Option<&CoordinatorAnswer>) {
         let Some((sent_us, asked)) = self.asked.remove(&token) else {
             return;

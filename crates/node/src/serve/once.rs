@@ -54,7 +54,7 @@ fn write(completion: &rifl::Completion, out: &mut Vec<u8>) {
 pub(crate) struct Records {
     table: TableId,
     range: KeyRange,
-    /// By shard: the round since whose beginning records are exported.
+    /// For each shard, the round since whose beginning records are exported.
     since: [u32; SHARDS],
     /// The position, and the round that has begun there.
     shard: usize,
