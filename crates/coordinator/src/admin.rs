@@ -155,7 +155,7 @@ impl Write for Timed {
 #[derive(Clone, Copy)]
 struct Peer {
     address: SocketAddr,
-    /// On TLS: whether it has shown a certificate of the authority.
+    /// Whether the peer has shown a certificate of the authority; `None`: it does not use TLS.
     certificate: Option<bool>,
 }
 

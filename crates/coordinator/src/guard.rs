@@ -31,9 +31,9 @@ const SEES: &str = "info";
 pub(crate) enum Refused {
     /// The users are being read: ask again in a moment.
     Reading,
-    /// It has to log in.
+    /// The client has to log in.
     LogIn,
-    /// For people.
+    /// The user may not do this; the text is for people.
     Denied(String),
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct Keeper {
     pub origin: Instant,
     /// Epoch of the last leadership.
     pub epoch: u64,
-    /// It does not campaign until this time.
+    /// The keeper does not campaign until this time.
     pub rests_until: Option<Instant>,
 }
 
@@ -86,7 +86,7 @@ struct Renewing {
 }
 
 impl Renewing {
-    /// `None`: the store has no lease.
+    /// Begins to renew the lease of a leadership; `None`: the store has no lease.
     fn begin(
         store: &dyn MetaStore,
         lease_end: &LeaseEnd,

@@ -54,7 +54,7 @@ pub struct Options {
     /// `host:port` under which others reach it, if it differs from `listen`.
     pub announce: Option<String>,
     pub store: StoreSpec,
-    /// With a store in etcd: TLS and login there.
+    /// TLS and the login for a store in etcd.
     pub etcd: EtcdAccess,
     /// Token that this coordinator and its servers, clients and tools prove to each other; empty:
     /// none.

@@ -47,7 +47,7 @@ impl Clients {
         self.clients.remove(&connection);
     }
 
-    /// `None`: the connection is no client's.
+    /// The address of a client; `None`: the connection is no client's.
     fn peer(&self, connection: ConnectionId) -> Option<SocketAddr> {
         self.clients.get(&connection).map(|client| client.peer)
     }

@@ -10,7 +10,7 @@ const LOG_AGAIN: Duration = Duration::from_secs(10);
 /// When each problem was last logged.
 #[derive(Default)]
 pub(super) struct Complaints {
-    /// It cannot judge which servers have crashed.
+    /// This coordinator cannot judge which servers have crashed.
     unfit: Option<Instant>,
     /// A server refused an order.
     refused: Option<Instant>,
