@@ -211,7 +211,7 @@ pub fn losses(disk: &Arc<dyn Disk>) -> Result<Losses, Error> {
 /// Notes that exactly these losses are accepted: the next start leaves them out.
 ///
 /// # Errors
-/// As the device gives them; it is a raw device, which has no place for the list.
+/// As the device gives them. A raw device is refused: it has no place for the list.
 pub fn accept(disk: &dyn Disk, losses: &[Loss]) -> io::Result<()> {
     if disk.is_raw() {
         return Err(io::Error::other(

@@ -59,7 +59,7 @@ pub(crate) struct Heat {
     server: u64,
     bytes_max: u64,
     interval: Duration,
-    /// H4.
+    /// The cipher of the file's blocks, for an encrypted store (H4).
     cipher: Option<Arc<SectorCipher>>,
     found: Found,
     /// H2: the file that was found is not used up.
@@ -76,7 +76,7 @@ struct Found {
     keys: u64,
     blocks: u64,
     unusable: u64,
-    /// It cannot be read, or not to its end.
+    /// The reason why the file cannot be read, or not to its end.
     failed: Option<String>,
 }
 

@@ -46,7 +46,7 @@ pub struct Hints {
 }
 
 impl Hints {
-    /// `None` without a flash tier.
+    /// The hints of a store; `None` without a flash tier.
     pub(crate) fn new(
         options: &Options,
         engine: &Arc<duramen_engine::Store>,

@@ -208,7 +208,8 @@ pub enum Expiry {
 }
 
 impl Expiry {
-    /// In milliseconds since the Unix epoch. `found`: the expiry of the existing object.
+    /// The time of expiry in milliseconds since the Unix epoch. `found`: the expiry of the existing
+    /// object.
     pub(crate) fn at_ms(self, now_ms: u64, found: Option<u64>) -> Option<u64> {
         match self {
             Expiry::Never => None,

@@ -54,7 +54,7 @@ const ROOM: u64 = 3;
 pub struct Lost {
     pub segment: SegmentId,
     pub kind: Kind,
-    /// `None`: the number of bytes behind the last entry is unknown.
+    /// The range of the lost bytes; `None`: the number of bytes behind the last entry is unknown.
     pub bytes: Option<Range<usize>>,
 }
 
@@ -142,7 +142,7 @@ pub fn salvage(
 /// The replicas that a restart would find.
 #[derive(Default)]
 struct Checked {
-    /// Those that `fsck` finds sound.
+    /// The replicas that `fsck` finds sound.
     sound: BTreeMap<SegmentId, ReplicaInfo>,
     /// The control segment that a restart reads, and its damage, if there is any.
     newest_control: Option<(SegmentId, Option<String>)>,

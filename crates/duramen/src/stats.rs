@@ -99,7 +99,7 @@ pub struct DurabilityStats {
     pub damaged_sends: u64,
     pub snapshot_running: bool,
     pub last_snapshot: Option<SystemTime>,
-    /// `None` = there was none.
+    /// Whether the last snapshot succeeded; `None` = there was none.
     pub last_snapshot_ok: Option<bool>,
     pub last_snapshot_duration: Duration,
     /// Bytes and entries that the last restart found, and the time that it took.

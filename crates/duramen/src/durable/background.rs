@@ -36,7 +36,7 @@ impl Local {
     /// As [`Durable::background_step`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Durable::background_step`].
     pub(crate) fn step(&self, common: &Common) -> Result<bool, Error> {
         self.check_open(common)?;
         self.secure_room(common);

@@ -51,13 +51,13 @@ pub(crate) struct Commit {
     pub effects: Vec<Effect>,
     /// Certificates of segments that are still open.
     certificates: BTreeMap<SegmentId, Certificate>,
-    /// To be freed on the disk, in the background.
+    /// Segments to be freed on the disk, in the background.
     pub frees: VecDeque<SegmentId>,
     pub appended_bytes: u64,
     pub survivors: Survivors,
     /// An acknowledgement came since the rules were last applied.
     acknowledged: bool,
-    /// These two are a member's.
+    /// Only a member of a cluster uses these two.
     pub groups: Groups,
     pub copies: Copies,
 }
@@ -237,7 +237,7 @@ impl Local {
     /// As [`Durable::commit_once`], at level buffered or synced.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Durable::commit_once`].
     pub fn commit(&self, common: &Common, commit: &mut Commit, level: Level) -> Result<(), Error> {
         self.check_open(common)?;
         let result = self.commit_all(common, commit, level);

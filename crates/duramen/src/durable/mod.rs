@@ -85,7 +85,7 @@ pub(crate) struct Local {
     /// The store has ended and its directory is released: commits are refused. Stored under
     /// `commit`'s lock; Release pairs with Acquire at the loads.
     pub closed: AtomicBool,
-    /// Only with a flash tier and a directory.
+    /// The file of hot keys; `None` without a flash tier or a directory.
     pub heat: Option<Heat>,
 }
 
@@ -189,7 +189,7 @@ impl Durable {
         }
     }
 
-    /// `None`: a member of a cluster.
+    /// The replica on the local disk; `None`: a member of a cluster.
     pub fn local(&self) -> Option<&Local> {
         match &self.replicas {
             Replicas::Local(local) => Some(local),
@@ -197,7 +197,7 @@ impl Durable {
         }
     }
 
-    /// `None`: a single server.
+    /// The replicas on other servers; `None`: a single server.
     pub fn remote(&self) -> Option<&Remote> {
         match &self.replicas {
             Replicas::Local(_) => None,

@@ -67,7 +67,7 @@ pub(crate) struct Remote {
     pub segment_bytes: u32,
     pub replicas: usize,
     pub backups: Arc<dyn Backups>,
-    /// Only with a flash tier.
+    /// The hints of hot keys; `None` without a flash tier.
     pub hints: Option<Hints>,
 }
 

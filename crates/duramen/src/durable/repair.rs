@@ -31,7 +31,7 @@ const STEP_BYTES: u64 = 1 << 20;
 /// A message to the operator about a replica on disk, or about the write-ahead log.
 #[derive(Clone, Debug)]
 pub struct Repair {
-    /// `None`: the write-ahead log.
+    /// The segment; `None`: the write-ahead log.
     pub segment: Option<SegmentId>,
     /// Its place; `None` if it was freed meanwhile, or is the write-ahead log.
     pub frame: Option<u32>,
@@ -41,7 +41,8 @@ pub struct Repair {
 /// Progress of the repair of a replica.
 #[derive(Clone, Debug)]
 pub enum RepairStep {
-    /// It differs from the written data. Until it is repaired, a restart would refuse the data.
+    /// The replica differs from the written data. Until it is repaired, a restart would refuse the
+    /// data.
     Found { reason: String },
     /// Nothing depends on it any more: its contents are elsewhere, durably.
     Repaired { took: Duration },

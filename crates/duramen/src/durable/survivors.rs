@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Written survivors, and the Swap in flight.
 #[derive(Default)]
 pub(crate) struct Survivors {
-    /// Not yet proposed.
+    /// Survivors that are written, and not yet proposed.
     written: BTreeMap<SegmentId, Certificate>,
     /// The Swap in flight, with its number.
     proposed: Option<(u64, Swap)>,
