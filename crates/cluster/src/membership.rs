@@ -7,11 +7,11 @@
 //! - V3: a crashed server is never UP again, and one that is gone never comes back.
 //! - V4: a server counts as gone only if it was in the list before. One that was never in it may be
 //!   too new for this list: its replicas stay. (Replicas that a disk held before its backup
-//!   enlisted are older than the list it got then. A backup with replicas of a log that is not in
-//!   its list asks the coordinator, after the log's first write: a server that the coordinator's
-//!   store once had is in its list, or its log is gone. The store may be an older copy: a full
-//!   list alone, and the absence of one that the store never had, say nothing,
-//!   `coordinator::older`.)
+//!   enlisted are older than the list that the backup got then. A backup with replicas of a log
+//!   whose server is not in its list asks the coordinator, after the log's first write: a server
+//!   that the coordinator's store once had is in the list, or its log is gone. The store may be an
+//!   older copy. So a full list alone proves nothing, nor does the absence of a server that the
+//!   store never had, `coordinator::older`.)
 //!
 //! Paper: [Ousterhout15 §3]; docs/traps.md, trap 27 and scenario 28.
 

@@ -4,7 +4,7 @@
 //! - I1: a server is added to the list after it has answered a ping at the address that it
 //!   announces, to the id that it is about to get. Otherwise masters would wait for a backup that
 //!   nobody reaches: an empty server attracts new replicas.
-//! - I2: a caller that is not reached is told to try again, and the list stays as it is. The
+//! - I2: a caller that is not reached has to try again, and the list stays as it is. The
 //!   failure may be the coordinator's own, and no running member depends on it.
 
 use super::calls::Sounded;

@@ -27,7 +27,7 @@ pub(super) struct Master {
     pub id: ServerId,
     pub weight: u64,
     pub share: u64,
-    /// Bytes that it may get.
+    /// Bytes that the master may get.
     pub room: u64,
     /// The tablets of the master that may move.
     pub tablets: Vec<Held>,

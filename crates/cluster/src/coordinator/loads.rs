@@ -162,7 +162,7 @@ impl Storing {
         CoordinatorAnswer::Noted
     }
 
-    /// One timer, for all servers.
+    /// Arms the timer, which is one for all servers.
     fn store_at(&mut self, state: &mut State, at_us: u64) {
         if !std::mem::replace(&mut self.is_armed, true) {
             state.asks.arm(at_us, Timer::Loads);

@@ -207,11 +207,11 @@ struct Server {
     means: Option<loads::Means>,
     /// Partitions that it recovers now.
     recovering: u32,
-    /// It gets no partition before this time: it answered that it is busy.
+    /// The server gets no partition before this time: it answered that it is busy.
     busy_until_us: u64,
-    /// It is told no tablets before this time (K7).
+    /// The server is sent no tablets before this time (K7).
     quiet_until_us: u64,
-    /// Until then it gets no tablet of a drained server: it has failed to take one.
+    /// The server gets no tablet of a drained one before this time: it has failed to take one.
     declined_until_us: u64,
     /// The tablets of a drained server that failed to move: how often, and the time before which
     /// they are not tried again.

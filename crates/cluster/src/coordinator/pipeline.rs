@@ -31,7 +31,7 @@ pub(super) struct Pipeline<T> {
 pub(super) struct Sealed<T> {
     pub token: Token,
     pub held: Vec<Output>,
-    /// Further effects.
+    /// Further effects of the batch, once it is stored.
     pub follows: T,
 }
 

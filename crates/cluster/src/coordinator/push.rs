@@ -38,7 +38,7 @@ pub(super) struct Push {
     are_tablets_told: bool,
     pub users: Revisions,
     pub functions: Revisions,
-    /// Why the server does not understand the newest users that it was told.
+    /// The reason why the server does not understand the newest users that it was sent.
     pub users_fault: Option<String>,
     /// Whether the server has its id: before that, nothing is sent to it.
     pub is_welcome: bool,

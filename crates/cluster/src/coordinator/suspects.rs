@@ -63,7 +63,7 @@ struct Roll {
     open: usize,
     /// Servers with enough evidence, until it is known whether this leader may judge.
     ripe: BTreeSet<ServerId>,
-    /// Since when this leader may not judge.
+    /// The time since which this leader may not judge.
     unfit_since_us: Option<u64>,
 }
 

@@ -68,7 +68,7 @@ pub(super) struct Replica {
     /// Its opening was refused, and no other backup can take it: it is sent again
     /// (replication::O13).
     pub refused: bool,
-    /// Of a control segment, the epoch of its opening, which applies to all of it
+    /// For a control segment, the epoch of its opening, which applies to all of it
     /// (replication::O13).
     pub opened_at: u64,
     /// No older replica of the segment can be on its backup, which was sent no request that drops
