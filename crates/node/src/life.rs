@@ -88,11 +88,11 @@ impl LostBackup {
 enum LostState {
     /// The open segments there are being closed, until this time at the latest.
     Leaving(u64),
-    /// It gets no requests until this time.
+    /// The backup gets no requests until this time.
     LeftAlone(u64),
-    /// It was asked whether it works again.
+    /// The backup was asked whether it works again.
     Probed,
-    /// It is used like any other backup, until it fails again; forgotten at this time.
+    /// The backup is used like any other, until it fails again; the loss is forgotten at this time.
     TakenBack(u64),
 }
 

@@ -106,7 +106,7 @@ pub enum NodeOutput {
     Opened {
         store: Arc<Store>,
         keeper: Option<Box<BackupService<RequestId>>>,
-        /// For each thread's [`Servant`](crate::Servant).
+        /// The clients, for each thread's [`Servant`](crate::Servant).
         clients: Arc<Clients>,
     },
     /// A task of the keeper: [`BackupService::obey`].

@@ -108,7 +108,7 @@ pub struct PartitionProgress {
 
 enum Stage {
     Replaying,
-    /// A job commits it.
+    /// A job commits the side log.
     Committing,
     /// The side log is being stored. It is given up at this time, unless fewer segments than these
     /// are left by then.
@@ -117,9 +117,9 @@ enum Stage {
     Reporting(PartitionOutcome, u64),
     /// Accepted: waits for a list of at least this version with the owner.
     Waiting(TabletsVersion),
-    /// When its jobs have ended it is taken back (R5), and the outcome, if any, is reported.
+    /// When its jobs have ended, the side log is taken back (R5) and any outcome is reported.
     GivingUp(Option<PartitionOutcome>),
-    /// A job takes it back.
+    /// A job takes the side log back.
     Aborting(Option<PartitionOutcome>),
     /// The committed entries are to be purged (R3).
     Dropped,

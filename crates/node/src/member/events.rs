@@ -103,7 +103,7 @@ pub enum Output {
     },
     /// Store this id for the next life, then pass in [`Input::IdStored`].
     StoreId { server: ServerId },
-    /// It is a member: its log has this id, and its backups are found with these settings.
+    /// This server is a member: its log has this id, and its backups are found with these settings.
     Joined {
         server: ServerId,
         settings: ClusterSettings,

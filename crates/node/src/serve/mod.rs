@@ -140,7 +140,7 @@ pub struct ClientRequest<'a> {
 /// The handling of a request that needs an entry on flash which the session does not hold (X8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenCold {
-    /// It reports the entries that it needs, at most `bytes_max`, and is to be executed again.
+    /// The request reports the entries that it needs, at most `bytes_max`, and is executed again.
     Waits { bytes_max: usize },
     /// The operations that need no such entry are done; the client is to send the others again.
     Retries,
@@ -586,7 +586,7 @@ impl Servant {
     ) -> Option<Problem<'static>> {
         match view.route(table, route) {
             Route::Serve => {
-                // X2
+                // X2: a request by an older map may be a late copy.
                 let since = view.serves_since(table, route);
                 let is_late = since.is_none_or(|since| since.0 > map.0);
                 (is_late && !has_bug(Bug::TenureIsNotLookedAt)).then_some(Problem::UnknownTablet)
