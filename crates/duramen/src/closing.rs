@@ -5,7 +5,7 @@
 //!   inside. So every operation either ended its work in memory before the last commit begins, or
 //!   finds the gate shut and does nothing. An operation that had to leave for a moment, to wait for
 //!   memory, has checked the gate before: the engine refuses its writes (`Log::closed`).
-//! - E2: an operation that waits for its commit meanwhile gets it from the last one, or its error.
+//! - E2: an operation that waits for its commit meanwhile gets the result of the last commit.
 //! - E3: the lock is released last: threads and cleaners have ended, a snapshot in progress has
 //!   too, and commits are refused (`closed`).
 //! - E4: a close that found no space changed nothing: the gate is opened again, and the threads

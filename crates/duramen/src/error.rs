@@ -48,7 +48,7 @@ pub enum Error {
     /// At most [`TABLES_MAX`](crate::TABLES_MAX) at once.
     #[error("more than {limit} tables")]
     TooManyTables { limit: usize },
-    /// Redis's commands made it: it can be read by them alone. It can be replaced and removed.
+    /// Redis's commands made the value: only they can read it. It can be replaced and removed.
     #[error("the key holds a collection or a stream: only Redis's commands on it can read it")]
     WrongType,
     /// The value to be incremented is not a decimal integer of 64 bits.

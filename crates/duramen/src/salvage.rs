@@ -11,7 +11,7 @@
 //!   checksum. Entries behind a gap are *found again*: a client may have put them into a value. So
 //!   they lose against any entry of their key that was not found again.
 //! - A segment that does not match its certificate, or the list, is lost as a whole, even if each
-//!   entry in it is sound: they may be those of another segment. They count, and prove nothing.
+//!   entry in it is sound: these may be entries of another segment. They count, and prove nothing.
 //! - An entry behind a gap counts as damage if its version takes up half of the versions that are
 //!   left above the entries in front of all gaps: no client can use up the versions.
 //! - Missing bytes may have held a newer version of any key, or its deletion. A key is *proved* if
@@ -327,8 +327,8 @@ impl<'a> Repair<'a> {
         gap
     }
 
-    /// The same from the first gap on, which begins at `first`. Versions from `limit` on are
-    /// damage.
+    /// Passes a segment's entries from its first gap on, which begins at `first`, to the winners.
+    /// Versions from `limit` on are damage.
     fn take_behind(
         &mut self,
         segment: SegmentId,

@@ -193,7 +193,7 @@ impl Common {
         let why = "more than one bit of an entry changed in memory before it was written";
         let is_given_up = self.engine.segments().give_up_pass_of(segment, why);
         if is_given_up {
-            self.log().swaps().survivor_durable(segment); // only its memory is left of it
+            self.log().swaps().survivor_durable(segment); // only its memory is to be freed
         }
         is_given_up
     }
