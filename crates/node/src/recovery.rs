@@ -25,8 +25,7 @@
 //!   has no such replica, the segment begins anew.
 //! - R7: a segment of which no holder gives entries, and of which one said that its replica is bad,
 //!   is put together from all replicas (`damaged`).
-//! - R8: before a side log is committed, all heads are above its position. They are brought there
-//!   at its end: at its begin, the node's thread would wait for them (waits::W4).
+//! - R8: heads are brought above a side log's position before its commit, not earlier (waits::W4).
 //!
 //! **Concurrency** none: one owner, the node. Jobs share the side log, which allows it.
 //!
@@ -700,9 +699,8 @@ impl Run {
         }));
     }
 
-    /// R1: reports a partition when it is durable. If no backup stores the log, that may be this
-    /// server's own fault: then another master must get the partition, and its memory and frames
-    /// are free at once.
+    /// R1: reports a durable partition. If no backup stores the log, this server may be at fault:
+    /// then another master must get the partition, and its memory and frames are free at once.
     fn settle(&mut self, now_us: u64) {
         let Stage::Settling(commit, until_us, unwritten) = &mut self.stage else {
             return;
