@@ -24,7 +24,7 @@ pub enum Clock {
     System,
     /// For tests: the caller moves time by storing into the atomic.
     Manual(Arc<AtomicU64>),
-    /// As before, with a steady clock beside the wall clock, which may step.
+    /// For tests: as `Manual`, with a steady clock beside the wall clock, which may step.
     Stepped {
         wall_ms: Arc<AtomicU64>,
         steady_ms: Arc<AtomicU64>,
@@ -52,8 +52,8 @@ pub struct Options {
     /// At least [`STORE_BYTES_MIN`](duramen_base::limits::STORE_BYTES_MIN).
     pub memory_bytes: u64,
     /// The highest budget that [`Store::set_memory`](crate::Store::set_memory) can set later: the
-    /// store reserves address space and makes its tables for it. Below `memory_bytes`: the same as
-    /// that.
+    /// store reserves address space and makes its tables for it. A value below `memory_bytes`
+    /// counts as `memory_bytes`.
     pub memory_bytes_max: u64,
     pub mode: Mode,
     /// Data heads; one per core that writes. 0 = one per available core.
@@ -105,7 +105,8 @@ pub struct LogOptions {
     pub segment_bytes: u64,
     /// Maximum number of cleaning passes that wait for their Swap, at least 1.
     pub pending_passes_max: usize,
-    /// False: no compaction; memory is cleaned only together with the disk. For comparison.
+    /// Whether memory is also cleaned alone, by compaction. Off, for comparison, it is cleaned only
+    /// together with the disk.
     pub two_levels: bool,
     /// Number of zones: segments whose ids are equal modulo this number have their replicas on the
     /// same backups. Each pass takes its victims from one zone, if one gains anything. 0 = there
@@ -116,8 +117,8 @@ pub struct LogOptions {
     pub group_bytes_max: u64,
 }
 
-/// Victims and survivors of a pass take room on the disk until its Swap. A cleaner that is far
-/// ahead of the disk therefore makes it fuller than it is, and its next victims too: with four
+/// Victims and survivors of a pass take room on the disk until its Swap. So a cleaner that is far
+/// ahead of the disk leaves less room there, and its next victims have more live data: with four
 /// passes instead of one, cleaning at 90 % utilization on a slow disk wrote twice as much.
 const PENDING_PASSES_MAX: usize = 1;
 
@@ -338,8 +339,8 @@ pub enum Stamp {
 }
 
 impl Stamp {
-    /// True if the key was neither written nor deleted between this stamp and `now`. May be false
-    /// for an absent key that is absent again, because of removals of other keys: the caller tries
+    /// True if the key was neither written nor deleted between this stamp and `now`. For a key that
+    /// is absent in both stamps, removals of other keys may make the result false: the caller tries
     /// again.
     pub fn still_holds(&self, now: &Stamp) -> bool {
         match (self, now) {
@@ -433,7 +434,7 @@ pub enum Error {
     BudgetTooSmall { bytes: u64, minimum: u64 },
     #[error("memory budget of {bytes} bytes is above the maximum of {maximum}")]
     BudgetTooLarge { bytes: u64, maximum: u64 },
-    /// A lowered budget would not hold the data. `minimum` would.
+    /// A lowered budget would not hold the data; a budget of `minimum` would.
     #[error(
         "a memory budget of {bytes} bytes does not hold {live_bytes} bytes of live data and their \
          index: delete some, or choose at least {minimum}"

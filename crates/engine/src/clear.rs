@@ -26,7 +26,7 @@ impl Guard<'_> {
     /// If the guard is not exclusive.
     pub fn clear(&self, table: TableId) -> Result<(), Error> {
         if self.seen.has_cleared(table) && self.pin.core().actors.entries(table) == 0 {
-            return Ok(()); // a second change would have no effect but its record
+            return Ok(()); // a second clear would only write another record
         }
         self.empty(table, |table, floor| TableChange::Clear { table, floor })
     }
@@ -42,7 +42,7 @@ impl Guard<'_> {
         );
         let core = self.pin.core();
         if table.is_parts() {
-            return Err(Error::NoSuchTable(table)); // they go with their table
+            return Err(Error::NoSuchTable(table)); // parts are cleared with their table
         }
         let whole = core.tables.index(table)?;
         let mut indexes = vec![whole];
@@ -107,7 +107,7 @@ fn kill_index(pin: &Pin<'_>, index: &Index) {
                 let window = core.space.window_of(slot.location());
                 match pin.entries().memory_of(slot.location()) {
                     Some(here) if !here.is_copy => {
-                        // Without a known length it stays counted: its segment stays
+                        // An entry of unknown length stays counted as live: its segment stays
                         // (sound::V2).
                         if let Ok(sound) = sound::at(core, slot.location()) {
                             counters.note_dead(window, sound.entry.padded_bytes);

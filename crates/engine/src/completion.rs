@@ -22,7 +22,8 @@ use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_format::entry::Completion;
 use std::sync::Arc;
 
-/// Memory is charged for the tracker in steps of this size, and so many steps at once.
+/// Memory is charged for the tracker in steps of this size, and at most `CHARGE_STEPS` steps at
+/// once.
 const CHARGE_BYTES: u64 = 256 << 10;
 const CHARGE_STEPS: usize = 4;
 

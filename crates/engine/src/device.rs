@@ -65,7 +65,7 @@ impl Cold {
     }
 }
 
-/// Number of these lengths, from the first on, that fit together into `most` bytes; at least one.
+/// The number of lengths, from the first on, that fit together into `most` bytes; at least one.
 pub fn first_within(lengths: impl Iterator<Item = usize>, most: usize) -> usize {
     let mut sum = 0;
     let fitting = lengths.take_while(|bytes| {
@@ -86,7 +86,7 @@ pub enum Fetched {
     Gone,
 }
 
-/// The tier's figures. All zero without one.
+/// The tier's figures; all are zero in a store without a tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlashStats {
     /// Bytes of the device that segments can take.

@@ -8,7 +8,8 @@
 //!   when the key was first met. If all of them still hold while the keys are locked
 //!   ([`Draft::holds_when_locked`]), the step has seen one moment: that of the locks. A key that
 //!   came and went meanwhile is absent at that moment too. Without locks there is no such moment
-//!   ([`Draft::still_holds`]), and a step that was told versions was told those of the first.
+//!   ([`Draft::still_holds`]): a step that has told its client versions has told those that were
+//!   due when the key was first met.
 //! - P3: under the locks of its keys, with its stamps checked and its room set aside, no write of a
 //!   draft can fail. The stamps are of verified entries (verified::V6), so none is damaged, and
 //!   none is on flash once the room is there (room::R5).
@@ -107,7 +108,7 @@ impl Draft {
             if changed.value.is_none()
                 && let Ok(index) = guard.pin.index(table)
             {
-                // index::X3, for the versions that were told before the key was removed.
+                // index::X3 covers the versions that the step has told before the key was removed.
                 index.partition(hash).raise_floor(changed.version);
             }
             if !changed.counts() {
@@ -179,7 +180,7 @@ impl Draft {
         decide: &mut dyn FnMut(Option<Object<'_>>, &mut Vec<u8>) -> Decision<'v>,
     ) -> Result<Outcome, Error> {
         let Some(mut draft) = guard.end_draft() else {
-            return Err(Error::TryAgain); // the caller has looked
+            return Err(Error::TryAgain); // the caller has checked that there is one
         };
         let mut scratch = std::mem::take(guard.append.scratch);
         scratch.clear();
@@ -196,7 +197,7 @@ impl Draft {
         scratch: &mut Vec<u8>,
         decide: &mut dyn FnMut(Option<Object<'_>>, &mut Vec<u8>) -> Decision<'v>,
     ) -> Result<Outcome, Error> {
-        // No object has such a key: DEL of several keys continues with the next.
+        // No object can have such a key: a DEL of several keys continues with the next.
         if key.len() > KEY_BYTES_MAX {
             let outcome = Outcome {
                 before: None,
@@ -249,7 +250,7 @@ impl Draft {
         })
     }
 
-    /// The objects of a walk as the draft has them.
+    /// Shows the objects of a walk as the draft has them.
     pub(crate) fn show(
         &self,
         guard: &Guard<'_>,
@@ -263,7 +264,7 @@ impl Draft {
         }
     }
 
-    /// The objects that only the draft has.
+    /// Shows the objects that only the draft has.
     pub(crate) fn show_new(&self, now_ms: u64, table: TableId, show: &mut dyn FnMut(Object<'_>)) {
         let new = self
             .changed

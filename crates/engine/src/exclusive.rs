@@ -20,9 +20,9 @@ use duramen_base::waits::{LongWait, NOTHING, Resource};
 
 /// The door of a store: sessions and cleaners pass it before they use what others may free.
 pub struct Door {
-    /// Those who are inside.
+    /// The table of those who are inside.
     epochs: Epochs,
-    /// A session is, or waits to be, alone.
+    /// Whether a session is alone, or waits to be.
     wanted: AtomicBool,
     /// Number of sessions that wait at the door (A3).
     waiting: AtomicU32,
@@ -66,8 +66,8 @@ impl Door {
     fn enter_slowly(&self, slot: SlotId) {
         let mut waiting = LongWait::new(Resource::Door, NOTHING);
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        // Reads first: every attempt is a pin, and many threads that try could keep the other
-        // session from ever being alone.
+        // The flag is read before each attempt: every attempt is a pin, and many threads that try
+        // could keep the other session from ever being alone.
         while self.is_wanted() || !self.try_enter(slot, false) {
             waiting.wait();
         }
@@ -104,7 +104,8 @@ impl Door {
         self.epochs.pin(slot);
     }
 
-    /// Lets the others in again. The caller has unpinned, or continues as one of many.
+    /// Lets the others in again. The caller has unpinned, or stays inside as one of several
+    /// sessions.
     pub fn leave_alone(&self) {
         self.wanted.store(false, Ordering::Release);
     }

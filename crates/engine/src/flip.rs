@@ -33,8 +33,8 @@ impl Store {
 }
 
 impl Flips<'_> {
-    /// Flips bits of the entry that the index has for a key, counted from its first one. False:
-    /// there is no such entry in memory. No other thread may use the key meanwhile.
+    /// Flips bits of the entry that the index has for a key, counted from its first one. Returns
+    /// false if there is no such entry in memory. No other thread may use the key meanwhile.
     pub fn entry(self, table: TableId, key: &[u8], bits: &[usize]) -> bool {
         let core = self.core;
         let visitor = Visitor::wait(core);
@@ -65,8 +65,8 @@ impl Flips<'_> {
         found.is_some()
     }
 
-    /// Flips bits of the slot that the index has for a key. False: there is no such slot. An entry
-    /// on flash is taken for the key's by its tag alone. No other thread may use the key
+    /// Flips bits of the slot that the index has for a key. Returns false if there is no such slot.
+    /// An entry on flash counts as the key's by its tag alone. No other thread may use the key
     /// meanwhile.
     pub fn slot(self, table: TableId, key: &[u8], bits: &[usize]) -> bool {
         let core = self.core;
@@ -90,8 +90,8 @@ impl Flips<'_> {
         found.is_some()
     }
 
-    /// As [`entry`](Self::entry), of any entry of a closed segment in memory, the `n`th of
-    /// all; dead ones and tombstones too. False: there are fewer.
+    /// As [`entry`](Self::entry), for the `n`th of all entries of closed segments in memory, dead
+    /// ones and tombstones included. Returns false if there are fewer.
     pub fn nth_entry(self, n: usize, bits: &[usize]) -> bool {
         let core = self.core;
         let mut left = n;
@@ -119,9 +119,9 @@ impl Flips<'_> {
         false
     }
 
-    /// Flips one bit of this part of one entry in memory, chosen by `random` among all of the log
-    /// that have no damage: in closed and open segments, dead ones and tombstones too. False: there
-    /// is none. No other thread may use the store meanwhile.
+    /// Flips one bit of this part of one entry in memory. `random` chooses the entry among all of
+    /// the log without damage: in closed and open segments, dead ones and tombstones included.
+    /// Returns false if there is none. No other thread may use the store meanwhile.
     pub fn some(self, part: FlipPart, random: u64) -> bool {
         let core = self.core;
         let mut found = Vec::new();

@@ -47,7 +47,8 @@ impl Tail {
         at
     }
 
-    /// Gives the last `bytes` back: the entry that was copied there died before it was published.
+    /// Gives the last `bytes` back, because the entry that was copied there died before it was
+    /// published.
     pub fn give_back(&mut self, bytes: usize) {
         self.cursor -= bytes;
     }
@@ -135,7 +136,7 @@ impl Tail {
 }
 
 pub struct Head {
-    /// Also the number of its stream in the log.
+    /// The head's number, which is also that of its stream in the log.
     pub number: usize,
     pub counters: Counters,
     pub tail: Mutex<Tail>,
@@ -152,7 +153,8 @@ impl Processor {
     /// Called by the writer now and then.
     pub fn note(&self) {
         let here = sched_getcpu() + 1;
-        // The number rarely changes, and then the cache line stays shared.
+        // The number rarely changes. Without a change nothing is written, so the cache line stays
+        // shared.
         if self.0.load(Ordering::Relaxed) != here {
             self.0.store(here, Ordering::Relaxed);
         }

@@ -52,8 +52,8 @@ const GUESS_PART: u32 = 8;
 const YIELD_MAX: Duration = Duration::from_millis(50);
 /// Sets of the table that are read under one pin.
 const SETS_PER_PIN: usize = 128;
-/// Longest search of a refill for room: while cleaner threads find some, and while copies may have
-/// no more.
+/// Longest wait of a refill for room: while cleaner threads are to find some, and while copies may
+/// have no more memory.
 const LATER_PATIENCE: Duration = Duration::from_secs(20);
 const FULL_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -81,7 +81,7 @@ pub struct Flash<'s> {
 }
 
 impl Store {
-    /// Its flash tier; `None`: no segment goes to flash.
+    /// The store's flash tier; `None`: no segment goes to flash.
     pub fn flash(self: &Arc<Self>) -> Option<Flash<'_>> {
         let tier = self.core().tier()?;
         Some(Flash { store: self, tier })
@@ -120,7 +120,7 @@ impl Flash<'_> {
         left.store(keys, Ordering::Relaxed);
     }
 
-    /// The refill has ended: segments go to flash in the order of their age again.
+    /// Notes that the refill has ended: segments go to flash in the order of their age again.
     pub fn end_refill(self) {
         self.set_refill_left(0);
         for window in &self.tier.windows {
@@ -129,7 +129,7 @@ impl Flash<'_> {
     }
 
     /// Demotes a segment as a cleaner thread does it, as if memory were short. For a caller without
-    /// such threads (a simulator). False: no segment may go to flash.
+    /// such threads (a simulator). Returns false if no segment may go to flash.
     pub fn demote_step(self) -> bool {
         let core = self.store.core();
         let context = core.cleaners.lock(0);
@@ -395,7 +395,7 @@ impl Refill {
         spans
     }
 
-    /// Reads the spans. False: the device fails.
+    /// Reads the spans. Returns false if the device fails.
     fn read(&mut self, spans: &[Span]) -> bool {
         let tier = Heat::tier(self.session.store().core());
         let mut memory = self.memory.bytes_mut();
@@ -478,8 +478,8 @@ fn read_alone(core: &Core, tier: &Tier, mut cold: Cold, done: &mut Refilled) -> 
     }
 }
 
-/// Copies a verified entry, once there is room (W2). Any result but [`Put::Done`]: there will be no
-/// room.
+/// Copies a verified entry, once there is room (W2). Any result but [`Put::Done`] means that there
+/// will be no room.
 fn keep(
     core: &Core,
     tier: &Tier,

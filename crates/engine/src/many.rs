@@ -4,8 +4,8 @@
 
 use crate::{Condition, Error, Guard, Incremented, KeyHash, Object, Outcome, TableId};
 
-/// Keys whose bucket lines, and then entries, are fetched together: about the number of misses that
-/// a core can have in flight.
+/// Number of keys whose bucket lines, and then entries, are fetched together: about the number of
+/// cache misses that a core can have in flight.
 const GROUP: usize = 16;
 
 /// One part of a [`Many::write`].
@@ -37,7 +37,7 @@ pub struct Many<'g, 's> {
 }
 
 impl<'s> Guard<'s> {
-    /// Its operations on many keys of this table.
+    /// The guard's operations on many keys of this table.
     #[inline]
     pub fn many(&mut self, table: TableId) -> Many<'_, 's> {
         Many { guard: self, table }

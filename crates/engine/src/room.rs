@@ -58,7 +58,7 @@ impl Room {
         self.longest_bytes = self.longest_bytes.max(bytes);
     }
 
-    /// Its bytes in this store: a tombstone is needed only with a log.
+    /// The bytes of its appends in this store: a tombstone is needed only with a log.
     pub(crate) fn bytes_in(&self, core: &Core) -> usize {
         let tombstones = core.log.as_ref().map_or(0, |_| self.tombstones_bytes);
         match has_bug(Bug::GroupsOverSegments) {
@@ -185,7 +185,7 @@ pub(crate) fn set_windows_aside<'s>(
     {
         return Err(core.out_of_memory());
     }
-    // Each is filled until the next entry does not fit.
+    // Each segment is filled until the next entry does not fit.
     let wanted = bytes.div_ceil(one - room.longest_bytes + 8);
     while append.windows_ahead() < wanted {
         match core.windows().set_aside(append.head().node, purpose) {
@@ -199,7 +199,8 @@ pub(crate) fn set_windows_aside<'s>(
 impl LogOptions {
     /// Number of segments that the longest group takes at once.
     pub fn group_segments_max(&self, segment_bytes: u64) -> u64 {
-        // Each is filled until the next entry does not fit; two of the longest entries fill one.
+        // Each segment is filled until the next entry does not fit. It is at least half full then,
+        // because two of the longest entries fit into it.
         self.group_bytes_max
             .saturating_mul(2)
             .div_ceil(segment_bytes)

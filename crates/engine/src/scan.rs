@@ -23,7 +23,7 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
-    /// For a step that wants `count` objects.
+    /// The work of a step that wants `count` objects, before it begins.
     pub(crate) fn new(count: usize) -> Looks {
         Looks {
             buckets: 0,
@@ -43,7 +43,7 @@ impl Looks {
         self.buckets > self.most
     }
 
-    /// In entries.
+    /// The work so far, in entries.
     pub(crate) fn sum(&self) -> usize {
         self.buckets.div_ceil(BUCKETS_PER_ENTRY)
     }
@@ -51,7 +51,7 @@ impl Looks {
 
 /// Entries of a bucket that are on flash.
 pub(crate) struct Lacking {
-    /// For the first of them.
+    /// The error for the first of them.
     pub(crate) error: Error,
     pub(crate) entries: usize,
     pub(crate) first_tag: u64,
@@ -74,7 +74,7 @@ pub struct Walks<'g, 's> {
 }
 
 impl<'s> Guard<'s> {
-    /// Its walks over tables and ranges.
+    /// The guard's walks over tables and ranges.
     pub fn walk(&self) -> Walks<'_, 's> {
         Walks { guard: self }
     }

@@ -43,9 +43,9 @@ pub struct Stats {
     pub page_bytes: u64,
     /// Flipped bits of entries, and of slots of the index, that were put back since the start.
     pub flipped_bits: u64,
-    /// Times that an entry was found with damage that one bit does not explain.
+    /// Number of times that an entry was found with damage that one bit does not explain.
     pub damaged_entries: u64,
-    /// Passes and compactions that were given up: what they took stays on disk until a restart.
+    /// Passes and compactions that were given up: their segments stay on disk until a restart.
     pub passes_given_up: u64,
 }
 
@@ -110,7 +110,7 @@ pub struct MemoryReport {
     pub overhead_bytes: u64,
     pub total_bytes: u64,
     pub budget_bytes: u64,
-    /// Objects and parts: all that has a slot.
+    /// Number of objects and parts: all entries that have a slot.
     pub objects: u64,
     pub index_slots: u64,
 }

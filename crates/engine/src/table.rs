@@ -28,14 +28,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub struct Registry {
     /// The hash of the keys of all tables.
     hasher: KeyHasher,
-    /// By [`TableId::index_place`].
+    /// The indexes, by [`TableId::index_place`].
     indexes: Box<[AtomicPtr<Index>]>,
     names: Mutex<Names>,
 }
 
 /// The tables by place.
 struct Names {
-    /// By place.
+    /// The id and the name of each table, by place.
     tables: Vec<Option<(TableId, String)>>,
     /// Above every id that was ever seen here (T2).
     next: TableId,
@@ -130,7 +130,8 @@ impl Registry {
         Ok(id)
     }
 
-    /// Gives a table the index for its parts. False: it has one, or there is no such table.
+    /// Gives a table the index for its parts. Returns false if it has one, or if there is no such
+    /// table.
     pub fn create_parts(&self, table: TableId, index: Index) -> bool {
         let _names = self.names.lock().expect("table registry");
         let Ok(whole) = self.index(table.whole()) else {
@@ -138,7 +139,7 @@ impl Registry {
         };
         let is_new = self.index(table.parts()).is_err();
         if is_new {
-            index.follow(whole); // T4: nothing changes these under the registry's lock
+            index.follow(whole); // T4: no thread changes these without the registry's lock
             self.add(table.parts(), index);
         }
         is_new
@@ -190,7 +191,8 @@ impl Registry {
         }
     }
 
-    /// As [`each`](Self::each), for each index: those of parts follow their tables'.
+    /// As [`each`](Self::each), for each index: the index of a table's parts follows that of the
+    /// table.
     pub fn each_index(&self, mut f: impl FnMut(TableId, &Index)) {
         self.each(|table, _, index| {
             f(table, index);

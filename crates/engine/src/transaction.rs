@@ -43,7 +43,7 @@ fn in_order(keys: &[(TableId, KeyHash)]) -> Vec<(TableId, KeyHash)> {
 }
 
 /// Maximum number of times that a transaction unlocks its keys to wait for their predecessors. Two
-/// would be enough, except for keys that others write all the time.
+/// times would be enough, except for keys that others write all the time.
 const SETTLE_ATTEMPTS_MAX: u32 = 4;
 /// Room in the head that a transaction requests at its beginning: enough for most of them.
 const HEAD_ROOM_BYTES: usize = 256 << 10;
@@ -87,7 +87,7 @@ impl Guard<'_> {
     /// may be on flash.
     ///
     /// # Errors
-    /// As both.
+    /// Those of [`lock_keys`](Self::lock_keys) and of [`set_aside`](Self::set_aside).
     pub fn lock_keys_for(&mut self, keys: &[(TableId, KeyHash)], room: Room) -> Result<(), Error> {
         for attempt in 1.. {
             self.unlock_keys();
@@ -176,7 +176,7 @@ fn lock_all(guard: &mut Guard<'_>, keys: &[(TableId, KeyHash)], room: Room) -> R
 }
 
 /// T5: while nothing is locked, finds room in the head for `room`, or for most transactions; or a
-/// window and a segment on disk to continue in. If there is none, the writes report it.
+/// window and a segment on disk to continue in. If there is no room, the writes report that.
 fn seek_memory<'s>(append: &mut Appender<'s>, pin: &mut Pin<'s>, room: Room) {
     let core = pin.core();
     let (bytes, purpose) = (room.bytes_in(core), room.purpose_of(append));
@@ -185,7 +185,8 @@ fn seek_memory<'s>(append: &mut Appender<'s>, pin: &mut Pin<'s>, room: Room) {
         append.take_head(pin);
         let is_ahead = append.windows_ahead() > 0;
         let (head, tail) = (append.head(), append.tail());
-        // Room that is left for removals alone is no room for known writes.
+        // A window that is left for removals alone has no room for writes that are known
+        // beforehand.
         let is_open = bytes == 0 || takes(core, tail, purpose);
         if is_open && tail.fits(bytes.max(HEAD_ROOM_BYTES)) || is_ahead {
             return;
@@ -211,8 +212,8 @@ fn let_go<'s>(pin: &mut Pin<'s>, append: &mut Appender<'s>) {
     let Some(step) = pin.locks_mut().take() else {
         return;
     };
-    // Before any other thread can see the keys, so that a thread that sees one may append over it
-    // and be collected.
+    // The group ends before any other thread can see its keys, so that a thread that sees one may
+    // append over it and be collected.
     if let Some(log) = &core.log {
         if !pin.is_alone() {
             append.end_group(log);

@@ -53,7 +53,7 @@ enum Put {
     NoSpace,
     /// The head has a new segment, and the entry that was found may have moved there.
     LookAgain,
-    /// The index has no room and no memory to grow; or must be grown with no lock held.
+    /// The index has no room and no memory to grow, or must be grown with no lock held.
     IndexFull,
 }
 
@@ -119,13 +119,13 @@ impl<'s> Guard<'s> {
         let mut index_search = IndexSearch::default();
         loop {
             self.append.take_head(&mut self.pin);
-            // A transaction has checked this when it locked, and a thread that waits for guards
-            // waits for the transaction's head.
+            // A transaction has checked its generation when it locked its keys, and a thread that
+            // waits for guards waits for the transaction's head.
             if !self.pin.locks().are_taken() {
                 self.pin.check_generation()?;
             }
-            // Looked up each time: a guard that had to wait was outside meanwhile, and the table
-            // may have been dropped.
+            // The index is looked up each time: a guard that had to wait was outside meanwhile, and
+            // the table may have been dropped.
             let index = self.pin.index(table)?;
             let Some(locked) = self.pin.lock_key(index, hash, key)? else {
                 self.append
@@ -181,7 +181,7 @@ impl<'s> Guard<'s> {
         })
     }
 
-    /// As [`write`](Self::write), of a value that another object had.
+    /// As [`write`](Self::write), for a value that another object had.
     ///
     /// # Errors
     /// Those of [`write`](Self::write).
@@ -215,7 +215,7 @@ impl<'s> Guard<'s> {
         let log = core.log.as_deref();
         let is_certain = || log.is_none_or(|log| log.swaps().eviction_victim() == SegmentId::NONE);
         let is_empty = index.partition(hash).view().len() == 0 && is_certain();
-        // No object has such a key: a command over several keys continues with the next.
+        // No object can have such a key: a command over several keys continues with the next.
         if key.len() > KEY_BYTES_MAX || is_empty {
             let partition = index.partition(hash);
             self.seen.observe_absence(core, index, partition, hash);
@@ -369,7 +369,7 @@ fn check_put(locked: &Locked<'_>, value: &[u8], is_granted: bool) -> Result<(), 
 /// The value that a decision puts.
 #[derive(Clone, Copy)]
 struct New<'v> {
-    /// `None`: it is in the scratch buffer.
+    /// The value; `None`: it is in the scratch buffer.
     value: Option<&'v [u8]>,
     is_typed: bool,
     expires_at_ms: Option<u64>,
@@ -394,7 +394,7 @@ fn to_put<'v>(pin: &Pin<'_>, decision: &Decision<'v>) -> Option<New<'v>> {
     })
 }
 
-/// Puts an object over what was found, unlocks, and tells of it.
+/// Puts an object in the place of the one that was found, unlocks, and reports the write.
 #[inline(always)]
 fn put_met<'s>(
     guard: &mut Guard<'s>,
@@ -464,7 +464,8 @@ fn keep_met(
     met.outcome(met.before)
 }
 
-/// Removes the object that was found, and tells of it. `None`: nothing was done yet, look again.
+/// Removes the object that was found, and reports the removal. `None`: nothing was done yet, and
+/// the caller looks again.
 #[inline(always)]
 fn remove_met<'s>(
     guard: &mut Guard<'s>,
@@ -494,7 +495,7 @@ fn remove_met<'s>(
     Ok(Some(met.outcome(None)))
 }
 
-/// Tells of a put, and lets the index grow.
+/// Reports a put, and lets the index grow.
 #[inline(always)]
 fn note_put(
     guard: &mut Guard<'_>,
@@ -574,8 +575,8 @@ impl<'s> Pin<'s> {
 }
 
 impl<'s> Appender<'s> {
-    /// With a log: appends the tombstone of the object that is about to be removed. False: the
-    /// bucket was unlocked, look again.
+    /// With a log, appends the tombstone of the object that is about to be removed. Returns false
+    /// if the bucket was unlocked: the caller looks again.
     fn record_removal(
         &mut self,
         pin: &mut Pin<'s>,
@@ -606,7 +607,8 @@ impl<'s> Appender<'s> {
         }
     }
 
-    /// Removes the object that was found, and unlocks. False: nothing was done yet, look again.
+    /// Removes the object that was found, and unlocks. Returns false if nothing was done yet: the
+    /// caller looks again.
     fn remove_locked(
         &mut self,
         pin: &mut Pin<'s>,
@@ -630,8 +632,8 @@ impl<'s> Appender<'s> {
             let change = locked.change(&core.space, &self.head().counters);
             change.remove(locked.tag, Dropped::new(place, slot, &entry));
             if !has_bug(Bug::RemovalsAreNotMarked) && !has_bug(Bug::MarkedBeforeSeen) {
-                // Now: an earlier mark could be used while the key is still there
-                // (range::watch::W1).
+                // The key is marked only now: an earlier mark could be used while the key is still
+                // there (range::watch::W1).
                 core.listeners
                     .watches
                     .note_written(table, key, 0, entry.version);
@@ -644,7 +646,7 @@ impl<'s> Appender<'s> {
         Ok(true)
     }
 
-    /// Appends an object over what was found, and points the slot to it.
+    /// Appends an object that replaces the one that was found, and points the slot to it.
     #[inline(always)]
     fn put_locked(
         &mut self,
@@ -734,7 +736,7 @@ impl<'s> Appender<'s> {
             object.victim = victim_of(log, &core.space, locked, tail);
         }
         let bytes = object.padded_bytes();
-        // A rewrite that was granted room has it (room::R1), whatever others write meanwhile.
+        // A rewrite that was granted room keeps it (room::R1), whatever others write meanwhile.
         let is_shut = tail.is_for_deletes()
             && (purpose == Purpose::Head || !is_granted)
             && !takes(core, tail, purpose);
@@ -764,8 +766,7 @@ fn victim_of(log: &Log, space: &Space, locked: &Locked<'_>, tail: &Tail) -> Segm
     let Some((_, slot, _)) = locked.found else {
         return log.swaps().eviction_victim();
     };
-    // The entries of a group may still move to another segment, away from the other entries of this
-    // one.
+    // A group may still move to another segment, away from the other entries of this segment.
     let own = tail.window().filter(|_| !tail.in_group());
     log.windows().victim(space, slot.location(), own)
 }

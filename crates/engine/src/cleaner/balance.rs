@@ -32,7 +32,7 @@ pub struct Load {
     pub disk_segments_max: u64,
     /// The last search for segments to compact found none that would free a seglet.
     pub compaction_is_dry: bool,
-    /// False: one level only, for comparison.
+    /// Whether compaction is used; off for comparison alone.
     pub two_levels: bool,
 }
 
@@ -66,8 +66,8 @@ impl Load {
         self.tombstone_part > 0.0 && self.tombstone_part >= TOMBSTONE_PART_MAX * freeable
     }
 
-    /// `low`: memory is short by the caller's measure, which may be stricter than
-    /// [`memory_is_low`](Self::memory_is_low).
+    /// Chooses the level of cleaning. `low`: memory is short by the caller's measure, which may be
+    /// stricter than [`memory_is_low`](Self::memory_is_low).
     pub fn decide(&self, low: bool) -> Work {
         let memory_asks =
             low && (self.tombstones_accumulate() || self.compaction_is_dry || !self.two_levels);

@@ -31,9 +31,9 @@ pub struct Candidate<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     None,
-    /// It was put back: the caller looks again.
+    /// The slot was put back: the caller looks again.
     PutBack,
-    /// It stays damaged.
+    /// The slot stays damaged.
     Stays,
 }
 
@@ -46,7 +46,7 @@ pub enum NotLocked {
 }
 
 impl<'a> Candidate<'a> {
-    /// `is_dead`: its bucket will not be read.
+    /// `is_dead`: the entry is known to be dead, so its bucket will not be read.
     pub fn new(
         core: &'a Core,
         index: &'a Index,
@@ -74,7 +74,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// As it is, with its bytes elsewhere.
+    /// The same candidate, with its bytes at `source`.
     pub fn with_source(mut self, source: *const u8) -> Candidate<'a> {
         self.source = source;
         self
@@ -92,10 +92,10 @@ impl<'a> Candidate<'a> {
             .map(|(place, slot)| (view, place, slot))
     }
 
-    /// For an entry that no slot pointed to, of a segment that the caller has claimed. A damaged
-    /// slot is put back if that is possible, also if its entry is this one, read back from flash.
-    /// Without a log no restart would find the entry, so it is not kept for a slot that stays
-    /// damaged.
+    /// Finds out whether a damaged slot may be that of this entry, to which no slot pointed. The
+    /// caller has claimed the entry's segment. A damaged slot is put back if that is possible, also
+    /// if its entry is this one, read back from flash. Without a log no restart would find the
+    /// entry, so it is not kept for a slot that stays damaged.
     pub fn doubt(&self, core: &Core) -> Doubt {
         let own = InHand {
             location: self.location,
@@ -111,7 +111,7 @@ impl<'a> Candidate<'a> {
         }
         let home = view.home(self.tag);
         if !view.has_damage(home) {
-            // Another thread may have put its slot back since it was not found.
+            // Another thread may have put the entry's slot back after `find` had found none.
             return match self.find() {
                 Some(_) => Doubt::PutBack,
                 None => Doubt::None,
@@ -124,8 +124,9 @@ impl<'a> Candidate<'a> {
         view.each_damaged(home, |_, slot| {
             may_be_its_own |= slot.may_have_been(self.tag, self.location);
         });
-        // Its own slot may have been put back, while another one of its home stays damaged. After
-        // the look at the damaged ones: a slot that is not among these any more is found.
+        // The entry's own slot may have been put back, while another one of its home stays damaged.
+        // This search comes after the look at the damaged slots: a slot that was put back before is
+        // found.
         if self.find().is_some() {
             return Doubt::PutBack;
         }
@@ -135,7 +136,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// True if this entry is not surely dead, although no slot pointed to it.
+    /// True if this entry may be alive, although no slot pointed to it.
     pub fn is_in_doubt(&self, core: &Core) -> bool {
         self.doubt_with(core, None) != Doubt::None
     }
@@ -170,8 +171,8 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Removes the entry's key from its table. `Some(true)`: done; `None`: it was dead already;
-    /// `Some(false)`: busy.
+    /// Removes the entry's key from its table. `Some(true)`: the key was removed; `None`: the entry
+    /// was dead already; `Some(false)`: a transaction holds the bucket.
     pub fn drop_from_index(&self, core: &Core, counters: &Counters, me: u16) -> Option<bool> {
         let (view, place, _) = self.find()?;
         match self.lock(view, place, me) {

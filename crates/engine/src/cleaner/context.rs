@@ -12,10 +12,11 @@
 //!   this cleaner. It skips the entry and returns to the victim later.
 //! - C5: a victim is verified as a whole before the first entry of it is moved or dropped
 //!   (sound::V1). If that fails, it stays claimed for ever, so that nobody cleans it (sound::V2).
-//!   So it does if an entry is damaged later, and its pass is given up (swap::given_up).
+//!   It also stays claimed if an entry is damaged later; then its pass is given up
+//!   (swap::given_up).
 //! - C6: an entry is dead only if no damaged slot may be its own (bucket::B7). If that slot cannot
-//!   be put back, the victim stays as in C5; but a pass that evicts takes the entry for evicted: a
-//!   victim that stays would keep its token for ever (given_up::GU3).
+//!   be put back, the victim stays as in C5; but a pass that evicts counts the entry as evicted: a
+//!   victim that stays would keep the pass's token for ever (given_up::GU3).
 //! - C4: an entry's bytes are copied before its bucket is locked, and published under the lock if
 //!   the entry is still alive.
 //!
@@ -83,8 +84,9 @@ impl Context {
         let started = Instant::now();
         self.caller_may_wait = may_wait;
         let tally = self.seat.tally(core);
-        // Also in the middle of a victim, which may be waiting for memory. A victim from flash
-        // gives no memory, so its survivors may have to go to flash before it is empty.
+        // A step may demote in the middle of a victim too, which may be waiting for memory. A
+        // victim from flash gives no memory, so its survivors may have to go to flash before it is
+        // empty.
         if self.demotes(core) {
             add(&tally.busy_ns, started.elapsed().as_nanos() as u64);
             return Step::Worked;
@@ -138,7 +140,8 @@ impl Context {
         result
     }
 
-    /// Takes the next victim, and selects new ones if there is none left. False: there is none.
+    /// Takes the next victim, and selects new ones if there is none left. Returns false if there is
+    /// no victim.
     fn next_victim(&mut self, core: &Core, tally: &Tally) -> bool {
         let evict = core.need().must_evict();
         if self.victims.is_empty() {
@@ -240,8 +243,8 @@ impl Context {
         Some((current.verified - from) / VERIFY_RATE)
     }
 
-    /// The victim has an entry that cannot be mended: nothing of it was moved, and it stays claimed
-    /// (C5). One that was read back from flash is read again by the next cleaner.
+    /// The victim has an entry that cannot be mended: nothing of the victim was moved, and it stays
+    /// claimed (C5). A victim that was read back from flash is read again by the next cleaner.
     fn keep_damaged(&mut self, core: &Core, tally: &Tally) {
         let Some(current) = self.current.take() else {
             return;
@@ -254,7 +257,7 @@ impl Context {
         tally.end_victim();
     }
 
-    /// Demotes a segment instead of cleaning, if memory needs it. At most every other step while
+    /// Demotes a segment instead of cleaning, if memory needs it; at most at every other step while
     /// cleaning is needed too.
     fn demotes(&mut self, core: &Core) -> bool {
         let (Some(demotion), Some(tier)) = (core.demotion(), core.tier()) else {
@@ -276,8 +279,8 @@ impl Context {
         self.demoted
     }
 
-    /// True if this step may wait for a device: its caller may, and memory was set aside for what
-    /// this context reads (core::flash::F6). Or there are no cleaner threads.
+    /// True if this step may wait for a device: its caller may wait, and memory was set aside for
+    /// the segments that this context reads (core::flash::F6), or there are no cleaner threads.
     pub(super) fn may_wait(&self, core: &Core) -> bool {
         self.caller_may_wait && self.seat.number() < core.cleaners.threads()
             || core.cleaners.threads() == 0
@@ -340,7 +343,7 @@ impl Context {
         self.may_wait(core) && tier.is_some_and(|tier| tier.wants_hollow())
     }
 
-    /// The search found no hollow segment. True if cleaning is needed for another reason.
+    /// The search found no hollow segment. Returns true if cleaning is needed for another reason.
     pub(super) fn has_more_than_hollow(&self, core: &Core) -> bool {
         if let Some(tier) = core.tier() {
             tier.background_reads.note_hollow(false); // until the next search
@@ -370,8 +373,9 @@ impl Context {
         }
     }
 
-    /// Retires the current victim if it has been scanned to its end (C1). False: a transaction
-    /// holds some of its entries, and with a log this context can do no other work until then.
+    /// Retires the current victim if it has been scanned to its end (C1). Returns false if a
+    /// transaction holds some of its entries: with a log this context can do no other work until
+    /// the transaction ends.
     fn finish_if_done(&mut self, core: &Core, tally: &Tally) -> bool {
         let is_done = |current: &mut Current| current.at >= current.end && current.again.is_empty();
         let Some(mut current) = self.current.take_if(is_done) else {
@@ -379,7 +383,7 @@ impl Context {
         };
         if current.skipped && current.kind == Kind::Plain {
             if current.warmed {
-                // it is read again, and other segments may be read before
+                // the victim is read again, and other segments may be read before that
                 core.space.memory.decommit(current.window);
             }
             self.victims.push_back(current.window);
@@ -571,12 +575,12 @@ impl Context {
         }
         if self.room_for(core, bytes).is_none() {
             let waits = core.log.is_some() || core.need().evicts_from_flash();
-            // A victim that was taken to evict is finished, also if the store is no cache any more:
-            // nothing else may have room for its survivors.
+            // A victim whose eviction has begun is finished, even if the store is no cache any
+            // more: there may be no room for its survivors otherwise.
             if !evict && (!core.is_cache() || waits && !core.cleaners.pacer.evicts_by_force()) {
                 return None;
             }
-            // A cache never stops for want of room to keep an entry.
+            // A cache without room to keep an entry evicts it, and goes on.
             if let (Some(log), Some(current)) = (&core.log, &mut self.current) {
                 current.announce_eviction(log);
             }
@@ -697,9 +701,9 @@ fn traced(core: &Core, window: u32) -> Option<Trace> {
 }
 
 impl Current {
-    /// There is no room for an entry: the next group begins with it. `again`: the entries from this
-    /// one on, if the group has entries that were postponed. Entries that are done are not examined
-    /// again: with a log, an entry that was moved looks dead here.
+    /// There is no room for an entry: the next group begins with that entry. `again`: the entries
+    /// from this one on, if the group has entries that were postponed. Entries that are done are
+    /// not examined again: with a log, an entry that was moved looks dead here.
     fn stop_before(&mut self, location: u64, origin: Option<u32>, again: Option<&[usize]>) {
         match again {
             _ if self.kind == Kind::Plain => {}
@@ -713,14 +717,16 @@ impl Current {
         }
     }
 
-    /// The entry of the replicas that is cleaned next; `None`: it is out of order, or not noted.
+    /// Sets the entry of the replicas that is cleaned next; `None`: it is out of order, or not
+    /// noted.
     fn set_origin(&mut self, origin: Option<u32>) {
         if let Some(trace) = &mut self.trace {
             trace.set_at(origin);
         }
     }
 
-    /// Entries of it will be evicted, which may not be what it was taken for (levels::V4).
+    /// Announces that entries of this victim will be evicted, for which it may not have been chosen
+    /// (levels::V4).
     fn announce_eviction(&mut self, log: &Log) {
         if !self.evict && !self.announced {
             let segments = vec![self.segment];
@@ -729,9 +735,9 @@ impl Current {
         }
     }
 
-    /// The bytes of the entry at an offset of the region, and the entry. It is verified again if
-    /// that was done in an earlier step, as a bit may have flipped since. `None`: more than one
-    /// has.
+    /// The bytes of the entry at an offset of the region, and the entry. An entry that an earlier
+    /// step has verified is verified again, as a bit may have flipped since. `None`: more than one
+    /// bit has.
     fn verified_entry<'a>(&mut self, core: &Core, at: usize) -> Option<(*const u8, Entry<'a>)> {
         let location = Space::location(at);
         if self.is_stale && !self.mended.contains_key(&at) && !has_bug(Bug::CopiesUnverified) {

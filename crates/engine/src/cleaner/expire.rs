@@ -14,8 +14,8 @@ use duramen_base::expiry::is_expired;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry;
 
-/// The entry at `location`, verified if it has expired, or in any case if `verifies_all`
-/// (sound::V1). `None`: it has damage.
+/// The entry at `location`. It is verified if it has expired, or if `verifies_all` (sound::V1).
+/// `None`: the entry has damage.
 ///
 /// # Safety
 /// As [`sound::verify`].
@@ -41,8 +41,9 @@ unsafe fn look<'a>(
     Some(Sound { entry, copy: None })
 }
 
-/// Whether this incarnation of a window may be examined, and is where the caller expects it. The
-/// caller is pinned: a window that is in the log under the pin is not reused until the pin ends.
+/// Whether this incarnation of a window may be examined, and its bytes are where the caller expects
+/// them. The caller is pinned: a window that is in the log under the pin is not reused until the
+/// pin ends.
 fn is_usable(core: &Core, window: u32, incarnation: u32, warmed: bool) -> bool {
     let segment = &core.space.segments[window as usize];
     // The state is loaded first: a thread that sees the window opened again also sees its new
@@ -65,14 +66,14 @@ fn expire_segment(core: &Core, window: u32, warmed: bool, seat: Seat) {
     let mut expiries = Expiries::new(core.clock().now_ms());
     let believed_ms = core.clock().believed_ms();
     let incarnation = segment.incarnation();
-    // There is damage: lengths that are not verified lead astray.
+    // Set once an entry has damage: the length of an entry that is not verified may then be wrong.
     let mut verifies_all = false;
     loop {
         if !seat.enter(core) {
             return;
         }
         let usable = is_usable(core, window, incarnation, warmed);
-        // before `end`: bytes that are counted here are appended
+        // read before `end`: all bytes that are counted here lie before it
         let seen = segment.seen_expiry();
         let end = start + segment.appended_bytes() as usize;
         let mut looked = 0;
@@ -122,8 +123,8 @@ fn expire_segment(core: &Core, window: u32, warmed: bool, seat: Seat) {
     }
 }
 
-/// Drops an expired entry. `Some(false)`: it is due once more, because a transaction holds its
-/// bucket, or because its tombstone has to be written first (core::doubt::DC1).
+/// Drops an expired entry. `Some(false)`: the entry is due once more, because a transaction holds
+/// its bucket, or because its tombstone has to be written first (core::doubt::DC1).
 fn drop_expired(
     core: &Core,
     candidate: &Candidate<'_>,

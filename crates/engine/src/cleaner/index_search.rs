@@ -1,14 +1,14 @@
-//! The end of a writer's search for index memory.
+//! Decides how long a writer searches for index memory.
 
 use super::pacer::{STUCK_DEVICE_AGAIN, WAIT_MAX, Waited};
 use crate::Error;
 use crate::core::Core;
 use std::time::{Duration, Instant};
 
-/// Maximum attempts of one operation: more than it can need, so the lack is then of another kind
-/// (address space).
+/// Maximum attempts of one operation, more than it can need. An operation that has made all of them
+/// lacks something else, for example address space.
 const ATTEMPTS_MAX: u32 = 64;
-/// A search in vain shortens the ones that begin within this time.
+/// A search that ends in vain shortens the searches that begin within this time after it.
 const VAIN_FOR_MS: u64 = 1_000;
 
 /// The search of one operation.
@@ -19,14 +19,15 @@ pub(crate) struct IndexSearch {
 }
 
 impl IndexSearch {
-    /// Another attempt that no device can help. False: it is one too many.
+    /// Counts another attempt that no device can help. Returns false if there were too many.
     pub(crate) fn tries(&mut self) -> bool {
         self.attempts += 1;
         self.attempts <= ATTEMPTS_MAX
     }
 
-    /// Another attempt. Returns whether to wait for a cleaner thread before it, which moves
-    /// segments to flash or counts cleared tables: the thread serves no other request meanwhile.
+    /// Counts another attempt. Returns whether the writer has to wait before it for a cleaner
+    /// thread, which moves segments to flash or counts cleared tables. The writer's thread serves
+    /// no other request meanwhile.
     ///
     /// # Errors
     /// The search has taken too long.
@@ -47,8 +48,8 @@ impl IndexSearch {
     }
 }
 
-/// Longest wait of a writer for index memory. If another one waited in vain lately, little: the
-/// writers of a thread wait one after the other.
+/// Longest wait of a writer for index memory. It is short if another writer waited in vain lately,
+/// because the writers of a thread wait one after the other.
 fn patience(core: &Core) -> Duration {
     let vain_ms = core.cleaners.pacer.index_vain_ms();
     if vain_ms > 0 && core.clock().now_ms().abs_diff(vain_ms) < VAIN_FOR_MS {

@@ -7,8 +7,9 @@
 //! frames. A Swap then replaces the victims (`log::swap`).
 //!
 //! **Invariants**
-//! - V1: victims are durably closed; those of a pass are also settled (swap::D3). A context looks
-//!   again once it has claimed them: another one may have cleaned the window, and a head filled it.
+//! - V1: victims are durably closed; those of a pass are also settled (swap::D3). A context checks
+//!   its victims again once it has claimed them: another context may have cleaned the window, and a
+//!   head filled it.
 //! - V2: an entry is needed if it is: an object that the index points to; a tombstone whose victim
 //!   is listed and does not leave with it; a completion that its tracker keeps; a dead object with
 //!   an embedded victim that would be needed as a tombstone (of one version less, so that another
@@ -114,7 +115,7 @@ impl Context {
         }
         let load = Load::of(core, log);
         if !loading && load.tombstones_accumulate() {
-            want_of_token(core, log, self.seat.node()); // the next choice is for it
+            want_of_token(core, log, self.seat.node()); // the next choice takes that segment
         }
         let work = if evict && !loading {
             Work::Combine
@@ -142,8 +143,8 @@ impl Context {
             log.swaps().turn().set_dry(false);
             return;
         }
-        // Finds tombstones that may be dropped by now. And combined cleaning frees memory that
-        // compaction cannot.
+        // This finds tombstones that may be dropped by now. Combined cleaning then frees memory
+        // that compaction cannot.
         for _ in 0..RESCANS_WHEN_DRY {
             if !rescan(core, log, self.seat) {
                 break;
@@ -155,8 +156,8 @@ impl Context {
         }
     }
 
-    /// Selects victims for a pass and announces it. False: it is not this context's turn, or there
-    /// is nothing to gain.
+    /// Selects victims for a pass and announces the pass. Returns false if it is not this context's
+    /// turn, or if there is nothing to gain.
     fn begin_pass(&mut self, core: &Core, log: &Log, tally: &Tally, goal: Goal) -> bool {
         let evict = goal == Goal::Evict;
         // A helper works only while writers wait. A pass that it left half done would keep the
@@ -184,7 +185,8 @@ impl Context {
             .iter()
             .map(|window| log.segment_of(*window as usize));
         let victims: Vec<SegmentId> = in_memory.chain(empty.iter().copied()).collect();
-        // Others leave once they are known to be sound (context::C5); tombstones name older ones.
+        // Other victims leave once they are known to be sound (context::C5); tombstones name older
+        // segments.
         let leaving = empty.clone();
         // Each survivor may have to be shorter than a window, when memory is very short.
         let count = (4 * windows.len() as u64 + 4) * log.options().zone_count();
@@ -268,7 +270,7 @@ impl Context {
         }
     }
 
-    /// Meets an entry to which the index did not point. `None`: there is no room for its
+    /// Handles an entry to which the index did not point. `None`: there is no room for its
     /// tombstone, or the index has to be asked again, or a damaged slot stops the victim here.
     pub(super) fn meet_dead(
         &mut self,
@@ -308,8 +310,8 @@ impl Context {
         }
     }
 
-    /// The victim cannot be finished, and its first entries may have left it. It stays as it is,
-    /// and claimed, and so do its replicas: its pass or its compaction is given up
+    /// The victim cannot be finished, and its first entries may have left it. The victim stays
+    /// claimed and unchanged, its replicas stay, and its pass or its compaction is given up
     /// (swap::given_up).
     #[cold]
     pub(super) fn stop_at_damage(&mut self, core: &Core, why: &str) {
@@ -327,7 +329,7 @@ impl Context {
                 if let Some(pass) = &mut self.pass {
                     pass.is_given_up = true;
                 }
-                // The others were not begun.
+                // The other victims were not begun.
                 while let Some(window) = self.victims.pop_front() {
                     self.give_up(core, window);
                     core.space.segments[window as usize].unclaim();

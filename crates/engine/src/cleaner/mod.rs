@@ -98,7 +98,7 @@ struct Thorough {
 }
 
 impl Thorough {
-    /// Begins a round if writers are refused and the last one is long ago.
+    /// Begins a round if writers are refused and the last round is long ago.
     fn tend(&mut self, refuses: bool, total: usize, now: Instant) {
         let rested = self.began.is_none_or(|began| now - began >= THOROUGH_EVERY);
         if !refuses {
@@ -108,7 +108,7 @@ impl Thorough {
         }
     }
 
-    /// True if the next window belongs to a round.
+    /// Counts the next window. Returns true if it belongs to a round.
     fn next(&mut self) -> bool {
         let goes_on = self.left > 0;
         self.left = self.left.saturating_sub(1);
@@ -138,7 +138,8 @@ impl Cleaner {
         }
     }
 
-    /// One step if memory is short or has to be given back. False: nothing to do now.
+    /// Does one step if memory is short or has to be given back. Returns false if there is nothing
+    /// to do now.
     fn clean(&self, core: &Core) -> bool {
         let mut context = core.cleaners.lock(self.number);
         let node = context.seat.node();
@@ -147,7 +148,7 @@ impl Cleaner {
         if let Some(demotion) = core.demotion() {
             demotion.tend_promoted(node);
         }
-        // First the memory that is free already.
+        // Memory that is free already is given back first.
         core.space.follow_limit(node, TRIMMED_AT_ONCE);
         let shrinking = core.need().is_giving_back();
         if !wants_cleaning(core, node, self.number) && !shrinking {
@@ -157,15 +158,16 @@ impl Cleaner {
         let step = context.step(core, STEP_BYTES, me, false, true);
         drop(context);
         if shrinking {
-            // Even if no victim is left: readers may have left only now the windows that were
-            // retired before.
+            // Windows are reaped even if no victim is left: their last readers may have left only
+            // now.
             core.windows().reap(node);
             core.space.trim(node, KEPT_WINDOWS, TRIMMED_AT_ONCE);
         }
         step == Step::Worked
     }
 
-    /// A step of counting the entries that clears left (`cleared`). False: nothing to do now.
+    /// Does a step of counting the entries that clears left (`cleared`). Returns false if there is
+    /// nothing to do now.
     fn count_cleared(&self, core: &Core) -> bool {
         self.number == 0 && core.cleared().has_any() && cleared::count(core, &core.cleaners.lock(0))
     }

@@ -22,12 +22,12 @@ pub const LOOK_EVERY_BYTES: u64 = 4 << 10;
 /// Maximum victim bytes scanned in one step of tax: less than 0.1 ms, as the writer's next requests
 /// wait for it.
 const TAX_STEP_BYTES: u64 = 64 << 10;
-/// The same for a writer that has to wait for memory anyway.
+/// Maximum victim bytes scanned in one step of a writer that has to wait for memory anyway.
 const WAITING_STEP_BYTES: u64 = 256 << 10;
-/// Maximum victim bytes scanned per byte appended: the rate that a victim needs which is 95 % live,
-/// and half as much again.
+/// Maximum victim bytes scanned per byte appended: one and a half times the rate that a victim
+/// needs of which 95 % are live.
 const TAX_RATE_MAX: f64 = 30.0;
-/// Number of victims retired before a lack of gain is accepted as one.
+/// Number of victims that must be retired before a lack of gain counts.
 const GAIN_JUDGED_AFTER: u64 = 64;
 
 /// Longest wait of a transaction for memory while the oldest pin does not move: its holder is then
@@ -47,12 +47,13 @@ const STUCK_AFTER: Duration = Duration::from_secs(2);
 /// Longest wait of a writer while the log's writer, which cleaning waits for, makes no progress.
 const DISK_STUCK_AFTER: Duration = Duration::from_secs(10);
 /// Longest wait of a writer for memory, whatever others gain meanwhile. Its thread serves no other
-/// request. And others may take the gained memory again, as recoveries do that fail for want of
-/// room.
+/// request, and others may take the gained memory again. Recoveries that fail for want of room do
+/// so.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(5);
-/// The same for a segment, if the disk has none for this purpose.
+/// Longest wait of a writer for a segment, if the disk has none for its purpose.
 const FULL_DISK_AFTER: Duration = Duration::from_secs(2);
-/// The same if a writer was refused already and no head has got a segment since.
+/// Longest wait for such a segment if a writer was refused already and no head has got a segment
+/// since.
 const FULL_DISK_AGAIN: Duration = Duration::from_millis(50);
 /// Longest wait of a writer for memory if another one waited in vain for a device, which has done
 /// nothing since: the writers of a thread wait one after the other, and all its clients with them.
@@ -60,9 +61,9 @@ pub(super) const STUCK_DEVICE_AGAIN: Duration = Duration::from_millis(50);
 #[cfg(not(any(loom, shuttle)))]
 const DISK_LOOK_AGAIN: Duration = Duration::from_micros(50);
 
-/// The time for which a thread has waited in vain, measured by looks at the clock. If a thread, or
-/// a machine, stands still for longer than the whole patience, no other thread had a chance to run:
-/// that is one look, and no reason to give up.
+/// The time for which a thread has waited in vain, measured by looks at the clock. If the thread or
+/// the machine stands still for longer than the whole patience, no other thread had a chance to
+/// run: that counts as one look, and is no reason to give up.
 pub(super) struct Waited {
     time: Duration,
     looked: Instant,
@@ -118,7 +119,7 @@ impl InVain {
 pub enum Waiting {
     /// Not pinned.
     Outside,
-    /// Pinned by this slot, with a fresh stamp now and then: a transaction.
+    /// Pinned by this slot, whose stamp is renewed now and then: the state of a transaction.
     Inside(SlotId),
     /// As `Inside`, for a guard that is alone in the store: it may wait for a flash device.
     Alone(SlotId),
@@ -259,8 +260,8 @@ fn help(
     };
     let mut helpers = contexts.filter(|n| n % core.space.nodes() == node);
     let (mut result, mut is_busy) = (None, false);
-    // If one context has nothing to do, another may still have victims. And if one gets no window,
-    // another may have the last one, and no thread of its own (space::S5).
+    // If one context has nothing to do, another may still have victims. If one gets no window,
+    // another may have the last window, and no thread of its own (space::S5).
     for n in helpers.clone() {
         let Some(mut context) = core.cleaners.try_lock(n) else {
             is_busy = true;
@@ -402,8 +403,8 @@ impl<'c> Search<'c> {
             return Ok(());
         }
         let waited = self.oldest.1.look(Instant::now());
-        // It cannot demote as it can clean: with a tier it depends on a cleaner thread and the
-        // device. Also with a full disk this error: it makes the caller unlock its keys, and try
+        // The writer can clean, but not demote: with a tier it depends on a cleaner thread and the
+        // device. A full disk gives this error too, which makes the caller unlock its keys and try
         // again.
         if waited > STARVED_AFTER && (!core.need().waits_for_flash() || waited > STUCK_AFTER) {
             self.note_stuck_device(waited);
@@ -413,11 +414,11 @@ impl<'c> Search<'c> {
     }
 
     /// There is nothing to clean now. Cleaners may be finishing victims, readers may be leaving
-    /// retired windows, and other writers may be taking the freed ones first: that is progress too.
-    /// `is_busy`: other threads are at work in contexts that the writer could use.
+    /// retired windows, and other writers may be taking the freed windows first: all of this is
+    /// progress. `is_busy`: other threads are at work in contexts that the writer could use.
     ///
     /// # Errors
-    /// If there is none.
+    /// There is no progress.
     fn wait_for_others(&mut self, disk_has_room: bool, is_busy: bool) -> Result<(), Error> {
         let core = self.core;
         // Loaded in the order in which a victim passes through these states.
@@ -487,7 +488,7 @@ impl<'c> Search<'c> {
         }
     }
 
-    /// The writer waited in vain: if it was for a device, the next ones do not wait as long.
+    /// The writer waited in vain. If it waited for a device, the next writers do not wait as long.
     fn note_stuck_device(&self, waited: Duration) {
         let core = self.core;
         if waited <= STUCK_AFTER {
@@ -508,8 +509,8 @@ impl<'c> Search<'c> {
     /// Longest wait of a writer for a segment of a disk that has none, whatever others gain
     /// meanwhile.
     fn disk_patience(&self) -> Duration {
-        // A removal does not go by what other writers were refused: several passes may be needed
-        // to free a segment for its tombstone.
+        // A removal waits even if other writers were refused: several passes may be needed to free
+        // a segment for its tombstone.
         if self.purpose == Purpose::Tombstones {
             return WAIT_MAX;
         }
@@ -539,7 +540,7 @@ impl<'c> Search<'c> {
                 })
     }
 
-    /// Cleaning alone frees nothing: a store is full, a cache must evict.
+    /// Cleaning alone frees nothing: a store is full, and a cache must evict.
     fn give_up_cleaning(&self, disk_has_room: bool) -> Result<(), Error> {
         if !self.core.is_cache() {
             return Err(self.no_room(disk_has_room));

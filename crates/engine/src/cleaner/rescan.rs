@@ -7,8 +7,8 @@ use crate::log::Log;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_format::entry;
 
-/// Searches one segment for tombstones that may be dropped by now, so that it is not taken for
-/// fuller than it is. False: no segment's result could have changed.
+/// Searches one segment for tombstones that may be dropped by now, so that the segment does not
+/// count as fuller than it is. Returns false if no segment's result could have changed.
 pub(super) fn rescan(core: &Core, log: &Log, seat: Seat) -> bool {
     let Some(window) = next_window(core, log, seat) else {
         return false;
@@ -20,8 +20,8 @@ pub(super) fn rescan(core: &Core, log: &Log, seat: Seat) -> bool {
     let incarnation = segment.incarnation();
     let done = log.swaps().swaps_done();
     let (mut kept, mut droppable) = (0, 0);
-    // Closed under the pin: the window is not reused before the pin ends. In memory: it stays
-    // there as long.
+    // A window that is closed under the pin is not reused before the pin ends. One that is in
+    // memory stays there until then.
     if segment.is_closed() && !core.is_cold(window) {
         let start = core.space.offset_of(window);
         let end = start + segment.appended_bytes() as usize;
@@ -32,7 +32,8 @@ pub(super) fn rescan(core: &Core, log: &Log, seat: Seat) -> bool {
             // keeps the window.
             let rest =
                 unsafe { std::slice::from_raw_parts(core.space.at(Space::location(at)), end - at) };
-            // It is an estimate: nothing is dropped by it, so only lengths are checked.
+            // The result is an estimate: nothing is dropped because of it, so only lengths are
+            // checked.
             let Ok(entry) = entry::parse_again(rest) else {
                 break;
             };

@@ -23,12 +23,12 @@ use std::collections::BTreeMap;
 const VICTIMS_MAX: usize = 16;
 /// A segment with a larger live part frees too little to be worth a survivor [Rumble14 §7].
 const LIVE_PART_MAX: f64 = 0.98;
-/// Dead part of a segment that is worth a pass, whatever other passes gain: so much is gone after
-/// it.
+/// Dead part of a segment that makes a pass worthwhile, whatever other passes gain: after the pass
+/// that part is gone.
 const DEAD_PART: f64 = 1.0 - LIVE_PART_MAX;
 /// Maximum victims of a round whose unused ends may be all that it could gain.
 const ROUND_VICTIMS_MAX: u64 = 64;
-/// The same in a cache, where live entries may be evicted as well.
+/// Maximum live part of a victim in a cache, where live entries may be evicted as well.
 const CACHE_LIVE_PART_MAX: f64 = 0.5;
 
 /// Claims the best victims of a node, oldest first. Empty: nothing is worth cleaning.
@@ -66,9 +66,9 @@ pub fn select_on_flash_of_cache(
     (select(core, node, true, true, fruitless), true)
 }
 
-/// As [`select`], of segments with at most this live part, unless the oldest are wanted. After a
-/// fruitless round, only of those in which entries have died: a pass over these reduces the dead
-/// bytes, so their number is bounded too.
+/// As [`select`], but only segments with at most this live part, unless the oldest are wanted.
+/// After a fruitless round, only segments in which entries have died: a pass over these reduces the
+/// dead bytes, so the number of such passes is bounded too.
 fn select_emptier(
     core: &Core,
     node: usize,
@@ -146,7 +146,7 @@ pub fn select_hollow(core: &Core, node: usize) -> Vec<u32> {
     claim(core, candidates.collect(), dead.max(HOLLOW_MAX), what_for)
 }
 
-/// As [`select_hollow`], of segments that may be victims of a pass, if they are more than the
+/// As [`select_hollow`], for segments that may be victims of a pass, if they are more than the
 /// survivors that the pass would need.
 pub fn select_hollow_on_disk(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     let demotion = core.demotion();
@@ -483,7 +483,7 @@ pub fn want_of_token(core: &Core, log: &Log, node: usize) {
     }
 }
 
-/// Where the windows must be that a context claims, and what for.
+/// The purpose for which a context claims windows, and whether these must be in memory or on flash.
 #[derive(Clone, Copy)]
 enum For {
     /// Compaction, or cleaning of a store without a log: in memory or on flash.

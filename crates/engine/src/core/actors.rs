@@ -1,4 +1,5 @@
-//! All that append, and those that clean: the counters of each, and the sums over them.
+//! The actors of a store: all that append, and those that clean. Each has counters, which are
+//! summed up here.
 
 use crate::TableId;
 use crate::counters::Counters;
@@ -61,7 +62,7 @@ impl Actors {
         }
     }
 
-    /// The nodes and processors that they are spread over.
+    /// The nodes and processors that the heads are spread over.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -139,8 +140,8 @@ impl Actors {
     pub fn live_bytes(&self) -> u64 {
         let mut appended_before = self.log_time();
         for _ in 0..LIVE_LOOKS_MAX {
-            // Dead first: an entry counted as dead has been counted as appended before, so the
-            // difference is not negative.
+            // The dead bytes are read first: an entry counted as dead has been counted as appended
+            // before, so the difference is not negative.
             let dead = self.dead_bytes();
             fence(duramen_base::sync::Ordering::Acquire);
             let appended = self.log_time();

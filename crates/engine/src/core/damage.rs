@@ -1,5 +1,5 @@
-//! Entries that do not match their checksum, for a listener: the memory of this machine, or what
-//! sent the entry, has changed them.
+//! Entries that do not match their checksum, for a listener: the memory of this machine, or of the
+//! sender of the entry, has changed them.
 //!
 //! **Concurrency**: the listener is called by any thread, which is in the store and may hold a
 //! context. So it must not enter the store, and waits for nothing that a thread in the store may
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct EntryDamage {
     /// Its segment; none without a log.
     pub segment: SegmentId,
-    /// One bit had flipped and was put back. False: the entry was left as it is, and so was its
-    /// segment.
+    /// Whether one bit had flipped and was put back. If not, the entry and its segment were left as
+    /// they are.
     pub is_mended: bool,
     /// Its place, bit and key, or its damage.
     pub what: String,
@@ -27,10 +27,10 @@ pub struct EntryDamage {
 type Listener = Box<dyn Fn(&EntryDamage) + Send + Sync>;
 type GivenUpListener = Box<dyn Fn(SegmentId, &str) + Send + Sync>;
 
-/// Most that are kept for a listener that does not exist yet.
+/// Maximum number of findings that are kept for a listener that does not exist yet.
 const WAITING_MAX: usize = 100;
 
-/// Places that are remembered, so that each is searched and told of once.
+/// Maximum number of places that are remembered, so that each is searched and reported once.
 const KNOWN_MAX: usize = 10_000;
 
 /// A location, and the incarnation of its window.
@@ -46,7 +46,7 @@ pub struct Damages {
     damaged_entries: AtomicU64,
     given_up_listener: OnceLock<GivenUpListener>,
     given_up: AtomicU64,
-    /// Reads may use an entry without its sum (verified::V6). Read and set alone.
+    /// Reads may use an entry without its sum (verified::V6). Relaxed: no other data depends on it.
     trusts_reads: AtomicBool,
 }
 
@@ -70,7 +70,7 @@ impl Damages {
         self.given_up.load(Ordering::Relaxed)
     }
 
-    /// Only the first listener counts. It is also told what was found before.
+    /// Sets the listener; only the first one counts. It also hears of earlier findings.
     pub fn listen(&self, listener: Listener) {
         let mut waiting = self.waiting.lock().expect("damages");
         let listener = self.listener.get_or_init(|| listener);
@@ -84,14 +84,14 @@ impl Damages {
         known.get(&place).copied()
     }
 
-    /// As [`tell`](Self::tell), unless the same of this place was told before.
+    /// As [`tell`](Self::tell), unless the same finding at this place was reported before.
     pub fn tell_once(&self, place: Place, found: Option<Flip>, damage: EntryDamage) {
         if self.note(place, found) {
             self.tell(damage);
         }
     }
 
-    /// Keeps the result of a search at a place. False: it was known.
+    /// Keeps the result of a search at a place. Returns false if it was known.
     pub fn note(&self, place: Place, found: Option<Flip>) -> bool {
         let mut known = self.known.lock().expect("damages");
         if known.len() >= KNOWN_MAX {

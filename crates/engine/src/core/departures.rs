@@ -14,14 +14,15 @@ type Listener = Box<dyn Fn(Departure, TableId, &[u8]) + Send + Sync>;
 #[derive(Default)]
 pub struct Departures {
     listener: OnceLock<Listener>,
-    /// By [`Departure`]. Relaxed: a departure at the time of a change may be told or not.
+    /// Whether each kind of [`Departure`] is wanted. Relaxed: a departure at the time of a change
+    /// may be reported or not.
     wanted: [AtomicBool; 2],
-    /// It wants to hear of all, with the writes.
+    /// The listener wants to hear of all departures, with the writes.
     all_wanted: AtomicBool,
 }
 
 impl Departures {
-    /// Only the first listener counts.
+    /// Sets the listener; only the first one counts.
     pub fn listen(&self, listener: Listener) {
         self.listener.get_or_init(|| listener);
     }

@@ -7,10 +7,11 @@
 //!
 //! **Invariants**
 //! - DC1: an object leaves the index without a trace only if it has expired by the believed clock.
-//!   One that has expired by the wall clock alone stays in the index until a tombstone removes it
-//!   (docs/protocols.md, "Restart" 8).
-//! - DC3: cleaning and admission count an entry as expired by the believed clock alone. Others are
-//!   kept (DC1): a segment of them would be copied whole again and again, as if it were empty.
+//!   An object that has expired by the wall clock alone stays in the index until a tombstone
+//!   removes it (docs/protocols.md, "Restart" 8).
+//! - DC3: cleaning and admission count an entry as expired by the believed clock alone. Other
+//!   entries are kept (DC1): cleaning that counted them as expired would take a segment of them for
+//!   empty, and copy it whole again and again.
 //! - DC4: a clock that was ahead from the start, or for longer than it is doubted, let objects
 //!   leave without a trace. When it is set back, they count as evicted: until their segments have
 //!   left the log, a key that is created or removed in place of such an object names these
@@ -80,7 +81,7 @@ impl Clock {
 }
 
 impl Anchor {
-    /// The wall clock of this moment, if it was not set.
+    /// The time that the wall clock shows at this moment, unless it was set.
     fn expected_ms(&self, steady_ms: u64) -> u64 {
         let passed_ms = steady_ms.saturating_sub(self.steady_ms);
         self.wall_ms.saturating_add(passed_ms)
@@ -177,7 +178,7 @@ impl DoubtedClock {
 
     /// Takes the keys that wait for tombstones; none if the disk has no room for these.
     pub fn take_doubted(&self, log: Option<&Log>, space: &Space) -> Vec<(TableId, Box<[u8]>)> {
-        self.watch(log, space); // the time before a jump is known only if it is looked at
+        self.watch(log, space); // a jump is noticed only if the clock is read before it
         if log.is_some_and(|log| !log.swaps().disk().has_room(Purpose::Tombstones)) {
             return Vec::new(); // the caller may be the thread that makes it
         }

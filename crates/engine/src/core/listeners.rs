@@ -1,4 +1,4 @@
-//! All that hear of changes of a store.
+//! The listeners of a store: all that hear of its changes.
 
 use super::damage::{Damages, EntryDamage};
 use super::departures::Departures;
@@ -20,7 +20,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// `hasher`: of the keys of all tables.
+    /// `hasher`: computes the hashes of the keys of all tables.
     pub(crate) fn new(hasher: KeyHasher) -> Listeners {
         Listeners {
             departures: Departures::default(),
@@ -36,7 +36,7 @@ impl Listeners {
         self.watches.charged_bytes() + self.tracker.charged_bytes()
     }
 
-    /// From now on `listener` hears of keys that leave without a request, as far as
+    /// Sets the listener that hears of keys that leave without a request, as far as
     /// [`want_departures`](Self::want_departures) says. Only the first listener counts. It is
     /// called by threads in the store, so it must neither enter the store nor wait.
     pub fn when_departed(
@@ -58,23 +58,24 @@ impl Listeners {
         self.damages.listen(Box::new(listener));
     }
 
-    /// Sets the listener to cleaning that is given up: of a segment, and why. Its segments stay on
-    /// disk until the next start. Only the first listener counts; it must not enter the store.
+    /// Sets the listener to cleaning that is given up: it gets the segment and the reason. The
+    /// segments of such cleaning stay on disk until the next start. Only the first listener counts;
+    /// it must not enter the store.
     pub fn when_given_up(&self, listener: impl Fn(SegmentId, &str) + Send + Sync + 'static) {
         self.damages.listen_given_up(Box::new(listener));
     }
 
-    /// From now on `listener` hears of all keys that guards have written or removed, while
-    /// [`want_writes`](Self::want_writes) says so: when the writes are visible, before the guard
-    /// has ended. Only the first listener counts. It is called as that of
+    /// Sets the listener that hears of all keys that guards have written or removed, while
+    /// [`want_writes`](Self::want_writes) says so. It hears of a write after the write is visible,
+    /// and before the guard has ended. Only the first listener counts. The conditions are those of
     /// [`when_departed`](Self::when_departed). Emptied tables and moved tablets are no writes.
     pub fn when_written(&self, listener: impl Fn(&[Written]) + Send + Sync + 'static) {
         self.writes.listen(Box::new(listener));
     }
 
-    /// Whether the listener hears of writes: of all those of guards that begin after this. Guards
-    /// of before have ended when an exclusive guard begins. The listener to departures then hears
-    /// of all of them too.
+    /// Sets whether the listener hears of writes, from the guards that begin after this call on.
+    /// All earlier guards have ended when an exclusive guard begins. While writes are wanted, the
+    /// listener to departures hears of all departures too.
     pub fn want_writes(&self, wanted: bool) {
         self.departures.want_all(wanted);
         self.writes.want(wanted);

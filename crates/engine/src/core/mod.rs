@@ -1,5 +1,5 @@
-//! The data that sessions and cleaners share: space, heads, indexes, epochs, and the limits of what
-//! may be alive.
+//! The data that sessions and cleaners share: space, heads, indexes, epochs, and the limits of live
+//! data.
 
 pub mod actors;
 pub mod cleaning;
@@ -46,8 +46,8 @@ const LIVE_PART_MIN: u64 = 8;
 /// some dead bytes to find.
 const LIVE_PART_MAX: f64 = 0.98;
 
-/// The shared data of a store. Views of it (`Windows`, `Need`, `Slots`, `Demotion`) do what needs
-/// several of its fields.
+/// The shared data of a store. Work that needs several of its fields is done by views of it:
+/// `Windows`, `Need`, `Slots`, `Demotion`.
 pub struct Core {
     /// Behaviour at the memory limit. Relaxed: it decides about each entry and each write alone.
     evicts: AtomicBool,
@@ -58,7 +58,7 @@ pub struct Core {
     tier: Option<Box<Tier>>,
     /// The memory of indexes.
     arena: Arena,
-    /// Those who are inside.
+    /// The door through which sessions and cleaners enter, and those who are inside.
     pub door: Door,
     pub tables: Registry,
     /// Heads, and the counters of all that change the store.
@@ -103,8 +103,7 @@ impl Core {
         // A log may have been made with longer segments, for more memory.
         let workers = Workers::borne(memory_bytes, segment_bytes_of(options), wanted, nodes);
         let (heads, contexts) = (workers.heads, workers.contexts());
-        // Without a log deletes write nothing, but an update in a full store needs a window to
-        // begin with.
+        // Without a log deletes write nothing, but an update in a full store first needs a window.
         let log = options.log.as_ref();
         let doubts_clock = log.is_some_and(|log| log.doubts_clock);
         let tombstone_reserve = log.map_or(1, |_| heads.div_ceil(nodes));
@@ -219,7 +218,7 @@ impl Core {
         self.space.budget.limit().saturating_sub(other)
     }
 
-    /// True if entries are evicted when memory is short; false: writes are refused.
+    /// Whether entries are evicted when memory is short. If not, writes are refused.
     #[inline(always)]
     pub fn is_cache(&self) -> bool {
         self.evicts.load(Ordering::Relaxed)
@@ -259,7 +258,8 @@ impl Core {
         self.has_more_than(self.live_limit())
     }
 
-    /// True if a store refuses to write more for this purpose. Deletes go on: they make room.
+    /// True if the store takes no more writes for this purpose. Deletes go on, because they make
+    /// room.
     pub fn refuses(&self, purpose: Purpose) -> bool {
         if self.is_cache() {
             return false;
@@ -310,7 +310,7 @@ impl Core {
     }
 
     /// Makes the index that an entry of this table needs, if it is the first part of its table.
-    /// False: memory lacks for it. The caller is pinned.
+    /// Returns false if there is no memory for the index. The caller is pinned.
     #[inline]
     pub fn prepare_index(&self, table: TableId) -> bool {
         !table.is_parts() || self.tables.index(table).is_ok() || self.make_parts(table)
@@ -348,7 +348,7 @@ impl Core {
         (version + 1).max(self.load_floor.load(Ordering::Relaxed))
     }
 
-    /// load::R11
+    /// Sets the floor of the versions that are given in this run (load::R11).
     pub fn set_load_floor(&self, version: u64) {
         self.load_floor.store(version, Ordering::Relaxed);
     }
@@ -374,7 +374,7 @@ impl Core {
             .is_some_and(|log| log.arrivals().is_loading())
     }
 
-    /// False: the disk holds as many segments as heads may open.
+    /// Whether the disk has room for another segment for this purpose.
     pub fn disk_has_room(&self, purpose: Purpose) -> bool {
         let log = self.log.as_ref();
         log.is_none_or(|log| log.swaps().disk().has_room(purpose))
@@ -389,7 +389,7 @@ impl Core {
     }
 }
 
-/// A slot of the epochs' table for the time of one call.
+/// A slot of the epochs' table that a thread without a session has for one call.
 pub(crate) struct Visitor<'a> {
     pub(crate) core: &'a Core,
     pub(crate) slot: SlotId,

@@ -1,9 +1,9 @@
 //! Changes of the memory budget while the store is used.
 //!
-//! A higher budget holds at once: writers that wait for memory find it at their next look. For a
-//! lower one, the figures that guide cleaning, demotion and eviction are those of the new budget at
-//! once. So memory counts as short, cleaners and writers free it, and the ceiling of the budget
-//! follows (`space::budget`).
+//! A higher budget holds at once: writers that wait for memory find it at their next look. A lower
+//! budget counts at once in the figures that guide cleaning, demotion and eviction. So memory
+//! counts as short, cleaners and writers free it, and the ceiling of the budget follows
+//! (`space::budget`).
 
 use super::{Core, LIVE_PART_MAX, LIVE_PART_MIN};
 use crate::Error;
@@ -55,7 +55,7 @@ fn check_lower(core: &Core, bytes: u64) -> Result<(), Error> {
     let alive = live_bytes.saturating_sub(core.expired_bytes());
     if !core.is_cache() && alive > room(bytes) + core.flash_capacity() {
         if core.cleared().is_pending() {
-            return Err(Error::BudgetBusy); // it is not known yet how much of it was cleared
+            return Err(Error::BudgetBusy); // it is not known yet how much of the data was cleared
         }
         let in_memory = live_bytes.saturating_sub(core.flash_capacity());
         let needed = (in_memory as f64 / LIVE_PART_MAX) as u64 + taken;

@@ -64,7 +64,8 @@ impl Core {
 }
 
 impl Slots<'_> {
-    /// For those who must not pass over a key of this home: puts back what is damaged. Pinned.
+    /// Puts back the damaged slots that a search from this home passes, for a caller that must not
+    /// miss a key of this home. Pinned.
     ///
     /// # Errors
     /// [`Error::Damaged`]: a slot stays damaged (I2).
@@ -75,12 +76,13 @@ impl Slots<'_> {
         Ok(())
     }
 
-    /// Puts back the damaged slots that a search from this home passes. False: one stays. Pinned.
+    /// Puts back the damaged slots that a search from this home passes. Returns false if one stays.
+    /// Pinned.
     pub fn mend(self, view: View<'_>, home: usize) -> bool {
         self.mend_with(view, home, None)
     }
 
-    /// As [`mend`](Self::mend), for one who may have an object in hand (I1).
+    /// As [`mend`](Self::mend), for a caller that may have an object in hand (I1).
     #[cold]
     pub fn mend_with(self, view: View<'_>, home: usize, in_hand: Option<InHand<'_>>) -> bool {
         let mut are_whole = true;
@@ -90,8 +92,8 @@ impl Slots<'_> {
         are_whole
     }
 
-    /// Puts back the damaged slots of a partition that did not grow because of them. False: one
-    /// stays. Pinned.
+    /// Puts back the damaged slots of a partition that did not grow because of them. Returns false
+    /// if one stays. Pinned.
     #[cold]
     pub fn mend_partition(self, partition: &Partition) -> bool {
         let view = partition.view(); // in which another thread may have put them back by now
@@ -101,7 +103,7 @@ impl Slots<'_> {
         view.is_whole()
     }
 
-    /// I1: puts one slot back. False: it stays damaged.
+    /// I1: puts one slot back. Returns false if the slot stays damaged.
     fn mend_slot(
         self,
         view: View<'_>,
@@ -143,9 +145,9 @@ impl Slots<'_> {
         true // or another thread has put it back
     }
 
-    /// Tells of a slot that stays damaged, once.
+    /// Reports a slot that stays damaged, once.
     fn tell_damaged(self, (place, slot): (u64, u64), until: &str) {
-        // A place is a multiple of eight, and the number behind it says that it was told of.
+        // A place is a multiple of eight: the odd number behind it marks the place as reported.
         let told_as = (place + 1, slot);
         let closed = "some keys cannot be read or written";
         let damage = EntryDamage {
@@ -199,7 +201,7 @@ impl Slots<'_> {
         space.segments[space.window_of(slot.location())].is_in_log()
     }
 
-    /// As [`guess`](Self::guess), of bytes that may be anything.
+    /// As [`guess`](Self::guess), for bytes that may be anything.
     fn parsed_guess(self, view: View<'_>, bytes: &[u8]) -> Option<Guess> {
         self.guess(view, &entry::parse(bytes).ok()?)
     }

@@ -7,8 +7,8 @@
 //! - V1: cleaning, expiry, clears, purges, exports and side logs use an entry only as it was
 //!   verified by its own checksum. One flipped bit is put back in a copy of the entry; the
 //!   segment itself is never changed, because readers take no lock.
-//! - V2: an entry with more damage keeps its segment: it is cleaned by nobody, and the damage is
-//!   told. Nothing is dropped or moved from it, so its replicas on disk stay listed.
+//! - V2: an entry with more damage keeps its segment: nobody cleans the segment, and the damage is
+//!   reported. Nothing is dropped or moved from the segment, so its replicas on disk stay listed.
 
 use super::Core;
 use super::damage::EntryDamage;
@@ -23,7 +23,7 @@ pub struct InMemory {
     pub at: *const u8,
     /// Readable bytes from there on: up to the end of the window, or of the copy.
     pub available: usize,
-    /// True: a copy, not the entry in its own window.
+    /// Whether these are the bytes of a copy, not of the entry in its own window.
     pub is_copy: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct Sound<'a> {
 }
 
 /// Verifies the entry at `location`, whose segment ends at the offset `end` of the region. The
-/// damage is told once.
+/// damage is reported once.
 ///
 /// # Safety
 /// The bytes between are initialised and in memory. Those of the entry stay unchanged for `'a`;
@@ -88,7 +88,7 @@ pub fn at(core: &Core, location: u64) -> Result<Sound<'_>, Damage> {
 }
 
 /// The verified words of an entry with damage, of which the flipped bit is put back. `None`: one
-/// bit does not explain the damage. It is told once.
+/// bit does not explain the damage. The damage is reported once.
 ///
 /// # Safety
 /// As [`verify`], for the bytes of `here`, which are the entry at `location` or a copy of it.
@@ -99,8 +99,8 @@ pub unsafe fn mended_copy(core: &Core, location: u64, here: InMemory) -> Option<
     let in_window = core.space.offset_in_window(location) as usize;
     let mut length = here.available.min(ENTRY_BYTES_MAX);
     if !here.is_copy {
-        // No memory behind is touched, as it may not be backed. A window that was read back from
-        // flash has nothing committed.
+        // No memory behind the segment's end is touched, as it may not be backed. A window that was
+        // read back from flash has nothing committed.
         let end = segment.committed_bytes().max(segment.appended_bytes()) as usize;
         length = length.min(end.saturating_sub(in_window));
     }
@@ -120,7 +120,7 @@ pub unsafe fn mended_copy(core: &Core, location: u64, here: InMemory) -> Option<
     let mended = match (flip, entry::parse(&bytes)) {
         (Some(flip), Ok(entry)) => Ok((Mended::of(in_window, &entry, flip), entry.padded_bytes)),
         (_, Err(damage)) => Err(damage),
-        (None, Ok(_)) => return None, // it changes while it is looked at
+        (None, Ok(_)) => return None, // another thread changes the bytes meanwhile
     };
     let log = core.log.as_ref();
     let told = EntryDamage {

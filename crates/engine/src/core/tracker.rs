@@ -15,19 +15,19 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Only the first call counts.
+    /// Sets the tracker; only the first call counts.
     pub fn set(&self, completions: Arc<dyn Completions>) {
         let _ = self.completions.set(completions);
     }
 
-    /// completion::Q3
+    /// Shows a record to the tracker (completion::Q3).
     pub fn met(&self, entry: &Entry<'_>) {
         if let (Some(completions), Some(record)) = (self.completions.get(), Completion::of(entry)) {
             completions.met(&record);
         }
     }
 
-    /// completion::Q2
+    /// Whether the cleaner keeps this record (completion::Q2).
     pub fn keeps(&self, entry: &Entry<'_>) -> bool {
         match (self.completions.get(), Completion::of(entry)) {
             (Some(completions), Some(record)) => completions.keep(&record),

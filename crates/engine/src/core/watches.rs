@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
-/// One if schedules are explored: shards differ in nothing but their number.
+/// Number of shards; one in runs that explore schedules, because shards differ in nothing but their
+/// number.
 const SHARDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
 /// Bytes that a mark takes besides its key: a place in the map (at most half empty), the
@@ -16,7 +17,7 @@ const SHARDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 pub const MARK_BYTES: usize = 96;
 /// The watches of a store, and the other state that guards read while ranges come and go.
 pub struct Watches {
-    /// Of the keys of all tables.
+    /// Computes the hashes of the keys of all tables.
     pub(crate) hasher: KeyHasher,
     pub(crate) any: AtomicBool,
     pub(crate) list: RwLock<Vec<Arc<Watched>>>,
@@ -34,7 +35,7 @@ struct Mark {
     bytes: usize,
 }
 
-/// Of objects, then of parts.
+/// The marks of one shard: those of objects, then those of parts.
 struct Shard(Mutex<[HashMap<Box<[u8]>, Mark>; 2]>);
 
 /// Marks that are not taken yet.
@@ -50,7 +51,7 @@ pub struct Marks {
 }
 
 pub(crate) struct Watched {
-    /// With its parts.
+    /// The watched table, whose parts are watched too.
     pub(crate) table: TableId,
     pub(crate) range: KeyRange,
     pub(crate) marks: Marks,
@@ -60,7 +61,7 @@ pub(crate) struct Watched {
 #[derive(Clone, Debug)]
 pub struct DirtyKey {
     pub key: Box<[u8]>,
-    /// It is the key of a part.
+    /// Whether it is the key of a part.
     pub is_part: bool,
     /// The highest version that was given to it or removed from it.
     pub version: u64,

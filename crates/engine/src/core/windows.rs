@@ -54,8 +54,8 @@ impl Windows<'_> {
         Some(window)
     }
 
-    /// As [`open`](Self::open), for tombstones of at least `bytes`, if that is what a scarce store
-    /// has beside the window for cleaning (space::S5).
+    /// As [`open`](Self::open), for tombstones: opens a window of at least `bytes`, if a scarce
+    /// store has so much beside the window for cleaning (space::S5).
     pub fn open_short(self, node: usize, bytes: usize, head: usize) -> Option<u32> {
         let window = self.set_aside_by(Purpose::Tombstones, |now_ms, tick| {
             self.space.acquire_short(node, bytes, now_ms, tick)

@@ -5,7 +5,7 @@ use crate::space::SEGMENT_BYTES_MIN;
 /// Segments of memory for each head and for each cleaner, at least.
 const SEGMENTS_EACH: u64 = 8;
 
-/// Numbers of those that have open segments.
+/// Numbers of the workers that have open segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workers {
     pub heads: usize,
@@ -16,8 +16,8 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// As many as are wanted, or fewer. Many of them in little memory would leave nothing to clean:
-    /// a head takes a segment, and so does its survivor, and so does a cleaner.
+    /// As many workers as are wanted, or as few as the memory bears. Many of them in little memory
+    /// would leave nothing to clean: a head, its survivor and a cleaner take a segment each.
     pub fn borne(
         memory_bytes: u64,
         segment_bytes: u64,

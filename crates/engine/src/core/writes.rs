@@ -2,9 +2,9 @@
 //!
 //! **Invariants**
 //! - N1: the listener hears of a write after it is visible, and before its guard has ended.
-//! - N2: it hears of all writes of guards that begin after it wanted to, and of no write that was
-//!   not done. Pinning is a full barrier between the two.
-//! - N3: parts are no keys of users: the listeners to writes and to departures hear of none.
+//! - N2: the listener hears of all writes of guards that begin after it was set to hear of writes,
+//!   and of no write that was not done. Pinning is a full barrier between the two.
+//! - N3: parts are no keys of users: the listeners to writes and to departures hear of no part.
 //!
 //! **Concurrency**: as for `departures`.
 
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Written {
     /// The number that the guard's user had set as the origin of its writes.
     pub origin: u64,
-    /// Clients that began to read the key after it, under the same guard: it is no news for them
-    /// (`Guard::begin_read`).
+    /// Clients that began to read the key after this write, under the same guard: the write is no
+    /// news for them (`Guard::begin_read`).
     pub readers: Vec<u64>,
     pub table: TableId,
     pub key: Box<[u8]>,
@@ -34,7 +34,7 @@ pub struct Writes {
 }
 
 impl Writes {
-    /// Only the first listener counts.
+    /// Sets the listener; only the first one counts.
     pub fn listen(&self, listener: Listener) {
         self.listener.get_or_init(|| listener);
     }

@@ -165,8 +165,8 @@ impl Arena {
             .any(|(_, length)| *length >= lines)
     }
 
-    /// The end of the lowest hole of at least `lines`, if the caller can move the view at its end,
-    /// which keeps the hole from growing.
+    /// The end of the lowest hole of at least `lines`, if a view lies there that the caller can
+    /// move: that view keeps the hole from growing.
     pub fn end_of_lowest_hole(
         &self,
         lines: usize,

@@ -47,7 +47,8 @@ impl Arena {
             .into_iter()
             .partition(|(stamp, _, _)| *stamp < quiet);
         state.retired = kept;
-        // The checker sees the emptying and may switch threads there: so not with the lock held.
+        // The lock is released first, because the checker may switch threads while the buckets are
+        // emptied.
         drop(state);
         let free: Vec<(u64, usize, usize)> = free;
         for (_, at, lines) in free {

@@ -27,9 +27,9 @@
 //! - B7: the number of ones in a slot is even, by its bit `check`. So a flipped bit shows in the
 //!   slot, and in the exclusive or of all slots of its bucket. A search for a client or a load
 //!   ([`View::find_or_damaged`]) takes a damaged slot as one that may be the key's. Searches and
-//!   walks of other kinds skip it; those to whom the key must not look absent ask before
-//!   ([`View::has_damage`]). A view with a damaged slot is not rebuilt: by a wrong tag the slot
-//!   would go to another home, where no search for its key passes.
+//!   walks of other kinds skip it; those to whom the key must not look absent check for damage
+//!   before ([`View::has_damage`]). A view with a damaged slot is not rebuilt: by a wrong tag the
+//!   slot would go to another home, where no search for its key passes.
 //!
 //! Paper: [Merritt17 §3.1, Figure 4] cache-line buckets, optimistic readers; differs: by B2 a
 //! reader need not retry because of a writer, only because of a transaction (B3); with tags a miss
@@ -55,8 +55,8 @@ const REACH_MASK: u64 = 0xffff << REACH_SHIFT;
 /// Anywhere in the view (B5).
 const REACH_MAX: usize = 0xffff;
 /// Number of keys outside of their home bucket that makes it crowded. Seven are usual and thirty
-/// are never seen: this many mean that the hash is broken, or that the seed is known. Each of them
-/// costs a reader of any of them a look at an entry.
+/// are never seen: this many mean that the hash is broken, or that the seed is known. A reader of
+/// one of these keys may have to look at the entries of all.
 const CROWD: u64 = 1000;
 const _: () = assert!(CROWD < OVERFLOW_MASK >> OVERFLOW_SHIFT);
 const SERIAL_SHIFT: u32 = 56;
@@ -85,7 +85,7 @@ impl Bucket {
         }
     }
 
-    /// False: a bit of a slot has flipped (B7).
+    /// Whether no bit of a slot has flipped, as far as the check bits tell (B7).
     fn is_whole(&self) -> bool {
         let words = self.slots.iter().map(|slot| slot.load(Ordering::Acquire));
         Slot(words.fold(0, |all, word| all ^ word)).is_whole()
@@ -137,7 +137,7 @@ impl<'a> View<'a> {
         ((tag * self.buckets.len() as u64) >> TAG_BITS) as usize
     }
 
-    /// The lowest tag whose home is `bucket` (for cursors).
+    /// The lowest tag whose home is `bucket`, for cursors.
     pub fn first_tag(self, bucket: usize) -> u64 {
         ((bucket as u64) << TAG_BITS).div_ceil(self.buckets.len() as u64)
     }
@@ -221,7 +221,8 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub fn still_holds(self, home: usize, place: &AtomicU64, slot: Slot) -> bool {
         let now = Slot(place.load(Ordering::Acquire));
-        // After the slot: a view that is not moved by now was current when the slot was read.
+        // The control word is read after the slot: a view that is not moved by now was current when
+        // the slot was read.
         let control = self.buckets[home].control.load(Ordering::Acquire);
         now.with_access(0) == slot.with_access(0) && control & MOVED == 0
     }
@@ -254,7 +255,7 @@ impl<'a> View<'a> {
             .find_map(|d| find_in::<DAMAGED>(&self.buckets[self.probe(home, d)], tag, &mut is_it))
     }
 
-    /// Maximum distance of keys from their home.
+    /// Maximum distance of keys from their home, by the home's control word.
     #[inline(always)]
     fn reach(self, control: u64) -> usize {
         if control & OVERFLOW_MASK == 0 {
@@ -293,8 +294,8 @@ impl<'a> View<'a> {
     }
 
     /// Location of the first slot with this tag: good for a prefetch only. Scans as far as `find`
-    /// does, because the misses of a few displaced keys overlap here, between other prefetches, and
-    /// would not there.
+    /// does: the cache misses of a few displaced keys overlap with other prefetches here, and would
+    /// not in `find`.
     #[inline(always)]
     pub fn peek(self, tag: u64) -> Option<u64> {
         let home = self.home(tag);
@@ -346,7 +347,7 @@ impl<'a> View<'a> {
         few.chain(more).for_each(show);
     }
 
-    /// Shows every slot in `bucket`, whatever its home.
+    /// Shows every slot in `bucket`, whichever home its key has.
     pub fn each_inside(self, bucket: usize, mut show: impl FnMut(Slot)) {
         for slot in &self.buckets[bucket].slots {
             let slot = Slot(slot.load(Ordering::Acquire));
@@ -386,7 +387,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// False: a bit of a slot has flipped (B7).
+    /// Whether no bit of a slot has flipped, as far as the check bits tell (B7).
     pub fn is_whole(self) -> bool {
         self.buckets.iter().all(Bucket::is_whole)
     }
@@ -456,7 +457,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Turns a taken lock into one for which readers wait as well (B3).
+    /// Turns the caller's lock into one for which readers wait as well (B3).
     pub fn begin_transaction(self, bucket: usize) {
         let control = &self.buckets[bucket].control;
         debug_assert!(control.load(Ordering::Relaxed) & (LOCKED | TRANSACTION) == LOCKED);
@@ -479,7 +480,7 @@ impl<'a> View<'a> {
     }
 
     /// Puts a new key's slot into its home bucket or the nearest later one with room. The caller
-    /// holds the home's lock. False: every slot is taken.
+    /// holds the home's lock. Returns false if every slot is taken.
     pub fn insert(self, tag: u64, slot: Slot) -> bool {
         let home = self.home(tag);
         for d in 0..self.buckets.len() {
@@ -501,7 +502,7 @@ impl<'a> View<'a> {
         false
     }
 
-    /// B5
+    /// Counts an overflowed key of this home, and how far from it the key is (B5).
     fn note_overflow(self, home: usize, distance: usize) {
         let control = &self.buckets[home].control;
         let mut word = control.load(Ordering::Relaxed);
@@ -531,14 +532,14 @@ impl<'a> View<'a> {
         bucket.control.store(word, Ordering::Release);
     }
 
-    /// Copies every slot into `to`, which is empty and which no other thread sees yet. False: `to`
-    /// has no room.
+    /// Copies every slot into `to`, which is empty and which no other thread sees yet. Returns
+    /// false if `to` has no room.
     pub fn copy_into(self, to: View<'_>) -> bool {
         // Slots taken per bucket: a fresh view fills without holes, so no bucket is searched for
         // room.
         let mut taken = vec![0u8; to.len()];
-        // In bucket order, which (except for overflow) is also the order of the new buckets: both
-        // sides are read and written sequentially.
+        // Slots are copied in the order of buckets, which except for overflow is also the order of
+        // the new buckets: so one view is read sequentially, and the other written.
         let slots = self.buckets.iter().flat_map(|bucket| &bucket.slots);
         slots
             .map(|slot| Slot(slot.load(Ordering::Relaxed)))

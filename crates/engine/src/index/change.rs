@@ -1,6 +1,6 @@
 //! Changes of the index together with their accounting: dead bytes of windows, objects of tables,
-//! and how many of these expire. Only moves, which change no count, and the removal of whole tables
-//! and side logs, which count in bulk, change slots elsewhere.
+//! and how many of these expire. Two kinds of changes are elsewhere: moves, which change no count,
+//! and the removal of whole tables and side logs, which is counted in bulk.
 //!
 //! The caller holds the lock of the key's home bucket and counts with counters that it alone
 //! writes. An insert was counted by [`Partition::count_insert`].

@@ -11,8 +11,8 @@ use super::bucket::Bucket;
 use super::{Index, Partition, Resize, Resources};
 use std::collections::BTreeMap;
 
-/// Smallest holes that are closed, as parts of a view: first from an eighth on (as growth leaves
-/// behind), then smaller ones if there are no such.
+/// The sizes of holes that are closed, as parts of a view: first holes of at least an eighth, as
+/// growth leaves them, then smaller ones if there are none.
 const HOLES_WORTH_CLOSING: [usize; 3] = [8, 16, 64];
 
 /// Spare memory that is tolerated: a part of the committed memory, and a huge page.

@@ -163,7 +163,8 @@ impl Partition {
             .fetch_max(deleted_version + 1, Ordering::Relaxed);
     }
 
-    /// Counts an insert before it happens (X1). False: no room, resize first.
+    /// Counts an insert before it happens (X1). Returns false if there is no room: the caller
+    /// resizes first.
     #[inline]
     pub fn count_insert(&self, buckets: usize, reserved_before: bool) -> bool {
         let counts = &self.counts;
@@ -171,7 +172,7 @@ impl Partition {
         // the other.
         let count = counts.count.fetch_add(1, Ordering::SeqCst) + 1;
         let fits = if reserved_before {
-            // more only if a transaction writes keys that it did not name
+            // the slots are exceeded only if a transaction writes keys that it did not name
             count <= (buckets * SLOTS) as i64
         } else {
             count + counts.reserved.load(Ordering::SeqCst) <= room(buckets)
@@ -202,7 +203,7 @@ impl Partition {
         &self.counts.removals[tag as usize % REMOVAL_CLASSES]
     }
 
-    /// Reserves room for inserts of a transaction. False: resize first.
+    /// Reserves room for inserts of a transaction. Returns false if the caller has to resize first.
     pub fn reserve(&self, inserts: i64) -> bool {
         let counts = &self.counts;
         let reserved = counts.reserved.fetch_add(inserts, Ordering::SeqCst) + inserts;
@@ -235,7 +236,7 @@ impl Partition {
             && buckets != self.buckets_for(0)
     }
 
-    /// True if it has grown for keys that did not come.
+    /// True if the view has grown for keys that did not come.
     pub fn is_roomy(&self, buckets: usize) -> bool {
         buckets > 1
             && (self.count() as f64) < LOAD_ROOMY * (buckets * SLOTS) as f64
@@ -337,7 +338,7 @@ impl Partition {
     fn move_to(&self, mut buckets: usize, me: u16, with: Resources<'_>) -> Resize {
         let old = self.view();
         with.arena.reap(with.epochs.quiet_before());
-        // Memory first: without it no bucket is locked, so a full store does not pay for the
+        // Memory is taken before any bucket is locked, so that a full store does not pay for the
         // attempt.
         let Some(mut memory) = allocate(buckets, with) else {
             return Resize::NoMemory;
@@ -453,7 +454,7 @@ pub struct Index {
     partitions: Box<[Partition]>,
     /// Bits of the hash below the partition number.
     shift: u32,
-    /// Level of the table by number; `NO_LEVEL` = the store's default.
+    /// The number of the table's level; `NO_LEVEL` = the store's default.
     level: AtomicU8,
     /// When segments are loaded, entries of lower versions do not belong to this table.
     replay_floor: AtomicU64,
@@ -520,8 +521,8 @@ impl Index {
         })
     }
 
-    /// Forgets every key. Re-created ones get versions from `floor`. `removed`: the number of this
-    /// change in the log. The caller is alone in the store.
+    /// Forgets every key. Re-created keys get versions from `floor` on. `removed`: the number of
+    /// this change in the log. The caller is alone in the store.
     pub fn clear(&self, floor: u64, removed: u64, with: Resources<'_>) {
         let old = self.take(floor, removed);
         (0..old.len()).for_each(|partition| old.give_back(partition, with));

@@ -10,7 +10,7 @@ use crate::KeyHash;
 use duramen_base::sync::{AtomicU64, Ordering};
 
 pub struct OldViews {
-    /// By partition, packed as in `Partition`; 0 = given back, or never there.
+    /// The views of all partitions, packed as in `Partition`; 0 = given back, or never there.
     views: Box<[AtomicU64]>,
     shift: u32,
 }
@@ -29,8 +29,8 @@ impl OldViews {
         View::new(unpack(self.views[partition].load(Ordering::Acquire)))
     }
 
-    /// Takes the slot that points to this location. False: there is none, or another thread took
-    /// it.
+    /// Takes the slot that points to this location. Returns false if there is none, or if another
+    /// thread took it.
     pub fn take(&self, hash: KeyHash, location: u64) -> bool {
         let view = self.view((hash.0 >> self.shift) as usize);
         if view.len() == 0 {
@@ -41,7 +41,8 @@ impl OldViews {
         found.is_some_and(|(place, slot)| Self::take_at(place, slot))
     }
 
-    /// Takes the slot that was seen at a place of these views. False: another thread did.
+    /// Takes the slot that was seen at a place of these views. Returns false if another thread took
+    /// it.
     pub fn take_at(place: &AtomicU64, slot: Slot) -> bool {
         let taken = place.compare_exchange(slot.0, 0, Ordering::AcqRel, Ordering::Relaxed);
         taken.is_ok()

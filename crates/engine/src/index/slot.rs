@@ -30,14 +30,14 @@ impl Slot {
         Slot(rest | u64::from(rest.count_ones() & 1) << LOCATION_BITS)
     }
 
-    /// False: a bit of it has flipped (bucket::B7).
+    /// Whether no bit of the slot has flipped, as far as its check bit tells (bucket::B7).
     #[inline(always)]
     pub fn is_whole(self) -> bool {
         self.0.count_ones() & 1 == 0
     }
 
-    /// The slot with this tag and location that one flipped bit has made this one, if there is
-    /// such a slot. A flipped bit of the access count stays.
+    /// The slot with this tag and location, if one flipped bit turns it into this slot. A flipped
+    /// bit of the access count is not put back.
     pub fn before_flip(self, tag: u64, location: u64) -> Option<Slot> {
         let whole = Slot::new(tag, location).with_access(self.access());
         ((whole.0 ^ self.0).count_ones() == 1).then_some(whole)
@@ -50,7 +50,7 @@ impl Slot {
         (whole.0 ^ self.0).count_ones() <= 3
     }
 
-    /// The location, and all that one flipped bit may have made this one.
+    /// The slot's location, and all locations that one flipped bit turns into it.
     pub fn locations_before_flip(self) -> impl Iterator<Item = u64> {
         let here = self.location();
         let others = (0..LOCATION_BITS).map(move |bit| here ^ 1 << bit);

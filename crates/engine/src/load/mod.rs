@@ -31,16 +31,16 @@
 //! - R6: the index reaches its final size in few steps, estimated from the segments so far. Surplus
 //!   memory goes back at the end, or as soon as memory is short.
 //! - R9: a tombstone leaves the index when it meets its victim, whichever of the two comes first:
-//!   the entry of the same version, in the segment that it names. The running store has no slot
-//!   for either of them, so a log of keys that came and went loads in the memory that it was
-//!   written in. It is safe because each dead entry of a listed segment has a killer of its own:
-//!   a later entry that names that segment, or follows in it. Only a killer that lost to an entry
-//!   of this slot, and whose victim may be in a segment to come, rests on the slot: then the slot
-//!   is marked, and stays to the end. So it does if the victim is itself such a killer, or if the
-//!   name stands for several segments (swap::D4, swap::D11).
-//! - R10: a slot in which a bit has flipped (bucket::B7) is not put back meanwhile, as its access
-//!   count is a mark, and it is not passed over either: the load fails. The next one builds the
-//!   index anew.
+//!   the entry of the same version, in the segment that it names. The running store has no slot for
+//!   either of them, so a log of keys that came and went loads in the memory that it was written
+//!   in. It is safe because each dead entry of a listed segment has a killer of its own: a later
+//!   entry that names that segment, or follows in it. Only a killer that lost to an entry of this
+//!   slot, and whose victim may be in a segment to come, rests on the slot: then the slot is
+//!   marked, and stays to the end. The slot also stays if the victim is itself such a killer, or if
+//!   the name stands for several segments (swap::D4, swap::D11).
+//! - R10: while segments are loaded, a slot in which a bit has flipped (bucket::B7) is not put
+//!   back, because its access count is a mark, and not passed over either: the load fails. The next
+//!   load builds the index anew.
 //! - R11: a write after a load gets a version above all that the load has met, also if it
 //!   replaces an object. If the operator has accepted the loss of a killer, the index may have an
 //!   older version of a key of which newer ones left by R9; a later start meets those again.
@@ -80,7 +80,8 @@ use std::time::{Duration, Instant};
 
 /// A load gives up when it has no memory and nothing has moved for this time.
 const NOTHING_MOVES_FOR: Duration = Duration::from_millis(500);
-/// The same while a segment is being written to flash: a device may stall for seconds.
+/// A load gives up when a segment that is being written to flash has made no progress for this
+/// time: a device may stall for seconds.
 const FLASH_STUCK_AFTER: Duration = Duration::from_secs(10);
 /// Longest time between two looks that counts: if the machine stood still, other threads had no
 /// chance to make progress.
@@ -157,7 +158,7 @@ pub struct LoadReport {
     pub tombstones: u64,
     /// The largest version of any entry.
     pub version_max: u64,
-    /// The clock was set back, so keys may come back: see [`Store::revived`].
+    /// Whether the clock was set back, so that keys may come back: see [`Store::revived`].
     pub has_revived: bool,
     /// Flipped bits that were put back in memory (R2). The segments on disk still have them.
     pub mended: Vec<(SegmentId, Mended)>,
@@ -200,7 +201,7 @@ pub struct Loader {
     survivors: Vec<Range<u64>>,
     /// Memory was short: from then on the index grows in small steps (R6).
     dense: AtomicBool,
-    /// Advice: segments that go to flash last: these, and those from an id on.
+    /// Advice: these segments, and those from an id on, go to flash last.
     kept: HashSet<u64>,
     kept_from: u64,
     /// The clock when the load began: objects that expire by then have expired (R7).
@@ -263,15 +264,16 @@ impl Store {
     }
 }
 
-/// Time limit of a search for memory: as long as there is progress, and a while after that. Other
-/// threads may be about to free memory: the adoption of another segment, a compaction, a reader.
-/// But compaction can move live data for ever: the search ends when it has been over the memory
-/// several times and not one segment was adopted.
+/// The time limit of a search for memory. The search goes on while there is progress, and for a
+/// while after that, because other threads may be about to free memory: by the adoption of another
+/// segment, by a compaction, or by a reader that leaves. But compaction can move live data for
+/// ever: the search also ends when compaction has gone over the memory several times and not one
+/// segment was adopted.
 pub(super) struct Patience {
     seen: Movement,
     looked: Instant,
     still: Duration,
-    /// Time for which nothing has come from or gone to flash, while a segment was on its way.
+    /// Time for which nothing has gone to or come from flash, although a segment was on its way.
     flash_still: Duration,
     /// Bytes that cleaners had scanned when a segment was adopted last.
     scanned_before: u64,
@@ -361,9 +363,8 @@ impl Loader {
         self.kept_from = newest.map_or(u64::MAX, |newest| newest.saturating_add(1));
     }
 
-    /// A cache keeps this part of the live bytes that are its limit, and evicts the rest (R8).
-    /// Without this call, it is the part at which a running cache evicts. Less leaves more room
-    /// for tombstones.
+    /// A cache keeps this part of its limit of live bytes, and evicts the rest (R8). Without this
+    /// call, it is the part at which a running cache evicts. Less leaves more room for tombstones.
     pub fn keep_part(&mut self, part: f64) {
         self.kept_part = part;
     }
@@ -503,7 +504,7 @@ impl Loader {
                 }
                 Err(_) if has_bug(Bug::DamageIsSkipped) => break,
                 Err(damage) => {
-                    // It is parsed again.
+                    // An entry that was mended is parsed again.
                     let mended = may_mend.then(|| mend::entry_at(bytes, at, usize::MAX));
                     let offset = at as u32;
                     let damaged = LoadError::Damaged {
@@ -540,7 +541,8 @@ impl Loader {
                     continue;
                 }
                 self.shortened(&entry, &mut short);
-                // It never is longer than the entry was, which has a victim or a time of expiry.
+                // The shortened form is never longer than the entry was, which has a victim or a
+                // time of expiry.
                 bytes[to..to + short.len()].copy_from_slice(&short);
                 to += short.len();
             } else {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// Access count of a slot whose object has to be removed.
 pub(super) const REVIVED: u64 = 6;
-/// Keys of a step, and bytes of keys.
+/// Maximum number of keys of a step, and maximum bytes of their names.
 const STEP_KEYS: usize = 4096;
 const STEP_BYTES: usize = 1 << 20;
 /// Buckets that are read under one pin.
@@ -57,8 +57,8 @@ impl Store {
 }
 
 impl Revived {
-    /// Removes some keys; the position of the guards of `session` covers its writes. False: there
-    /// are no more.
+    /// Removes some keys; the position of the guards of `session` covers its writes. Returns false
+    /// if there are no more.
     ///
     /// # Errors
     /// As [`Guard::remove`](crate::Guard::remove); [`Error::FlashFailed`].

@@ -26,9 +26,10 @@ const CLOSED_BYTES_MAX: usize = 64 << 20;
 /// the next two stand until the end of the load: no key is read before that, so no other slot has
 /// them.
 const DEAD: u64 = 7;
-/// The same with a tombstone that keeps away its victim alone.
+/// Access count of a slot with a tombstone that keeps away its victim alone.
 const LONE: u64 = 5;
-/// The same with an object that names no other segment, and on which other entries rest.
+/// Access count of a slot with an object that names no other segment, and on which other entries
+/// rest.
 const BEARING: u64 = 4;
 
 /// An entry that is being shown to the index.
@@ -222,7 +223,8 @@ impl Loader {
         Ok(at)
     }
 
-    /// load::R3, load::R4. False: the index has no memory to grow, and the entry was not settled.
+    /// Settles an entry (load::R3, load::R4). Returns false if the index has no memory to grow: the
+    /// entry was not settled.
     fn settle(
         &self,
         visitor: &Visitor<'_>,
@@ -384,7 +386,7 @@ impl Loader {
             Kind::Tombstone if bears => DEAD,
             Kind::Tombstone => LONE,
             _ if self.is_revived(entry) => REVIVED,
-            // One that names another segment stays until something newer comes in any case.
+            // An object that names another segment stays until something newer comes in any case.
             _ if bears && !names_another(entry, segment) => {
                 self.totals.has_bearing.store(true, Ordering::Relaxed);
                 BEARING
@@ -393,7 +395,7 @@ impl Loader {
         }
     }
 
-    /// True if what names this segment keeps entries of several segments away (swap::D4,
+    /// True if entries that name this segment keep entries of several segments away (swap::D4,
     /// swap::D11).
     fn stands_for_others(&self, segment: SegmentId) -> bool {
         let mut survivors = self.survivors.iter();
@@ -464,8 +466,8 @@ impl Loader {
         core.resources().reap();
     }
 
-    /// Takes the tombstones that won out of the index, and the marks of objects. False: a damaged
-    /// slot may be one of them (load::R10). The caller is outside.
+    /// Takes the tombstones that won out of the index, and the marks off the slots of objects.
+    /// Returns false if a damaged slot may be one of these (load::R10). The caller is outside.
     pub(super) fn remove_the_dead(&self) -> bool {
         let totals = &self.totals;
         let has_tombstones = totals.tombstones.load(Ordering::Relaxed) > 0;

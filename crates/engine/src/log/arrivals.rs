@@ -1,4 +1,4 @@
-//! Entries that come to the log other than from its heads: by a load, or in side logs.
+//! Entries that come to the log by a load or in side logs, and not from its heads.
 
 use duramen_base::sync::{AtomicBool, AtomicUsize, Ordering};
 

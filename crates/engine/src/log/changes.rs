@@ -33,7 +33,7 @@ pub struct Changes {
     queue: Mutex<Queue>,
 }
 
-/// While it lives, no guard publishes changes together with entries (log::L6).
+/// As long as this value lives, no guard publishes changes together with entries (log::L6).
 pub struct Unchanging<'a> {
     _queue: MutexGuard<'a, Queue>,
 }

@@ -228,19 +228,19 @@ impl Log {
         self.waiters.demand();
     }
 
-    /// The disk has no space: writes are refused until it has some again.
+    /// Notes whether the disk has no space: writes are refused until it has some again.
     pub fn disk_full(&self, is_full: bool) {
         self.refuse(Refusal::Full, is_full);
     }
 
-    /// The disk failed: writes are refused for good.
+    /// Notes that the disk failed: writes are refused for good.
     pub fn disk_failed(&self) {
         self.refuse(Refusal::Failed, true);
     }
 
-    /// The log has ended: writes are refused ([`Error::Closed`]) until this is taken back. Data
-    /// that must not be lost are written before; inside [`Store::alone`](crate::Store::alone) no
-    /// write is in progress.
+    /// Notes that the log has ended: writes are refused ([`Error::Closed`]) until this is taken
+    /// back. Data that must not be lost are written before; inside
+    /// [`Store::alone`](crate::Store::alone) no write is in progress.
     pub fn closed(&self, is_closed: bool) {
         self.refuse(Refusal::Closed, is_closed);
     }
@@ -279,7 +279,8 @@ impl Log {
     /// everything is taken: entries that were published together with them stay together.
     pub fn collect_part(&self, out: &mut Collected, bytes_max: u64) -> bool {
         let stream = self.streams.of_changes();
-        // Until all is collected: both the changes of a guard and its entries are, or neither (L6).
+        // Kept until all is collected, so that the changes of a guard and its entries are collected
+        // together, or neither is (L6).
         let _unchanging = self
             .changes
             .collect(|number, change| out.take_change(stream, number, change));
@@ -288,7 +289,8 @@ impl Log {
             false => u64::MAX,
         };
         let is_cut = self.streams.collect(out, bytes_max);
-        // Last: a pass is announced before anything is written that names one of its survivors.
+        // Passes are taken last: a pass is announced before anything is written that names one of
+        // its survivors.
         let mut queues = self.swaps.queues();
         queues.passes().take_announced(out.passes_mut());
         is_cut

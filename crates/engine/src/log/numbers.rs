@@ -38,7 +38,7 @@ impl Numbers {
         self.next_segment.fetch_max(next.0, Ordering::Relaxed);
     }
 
-    /// All versions that were given before this store was made are below this.
+    /// All versions that were given before this store was made are below this floor.
     pub(crate) fn version_floor(&self) -> u64 {
         self.version_floor.load(Ordering::Relaxed)
     }

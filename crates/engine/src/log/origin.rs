@@ -1,5 +1,6 @@
 //! The origin of a window's entries: which entries of its segment's replicas they are. A pass tells
-//! it for each survivor, so that backups build the survivor from their own replicas of the victims.
+//! the backups the origin of each survivor, so that they build the survivor from their own replicas
+//! of the victims.
 //!
 //! **Invariants**
 //! - OR1: as long as a window is not compacted, its bytes are those of the replicas
@@ -28,7 +29,7 @@ pub(crate) enum Origin {
 /// Follows the entries of a victim while a cleaner walks through it.
 pub(crate) struct Trace {
     origin: Origin,
-    /// The replica's entry from which on the window's next one is.
+    /// The window's next entry is this entry of the replica, or a later one.
     next: u32,
     /// The replica's entry that is being cleaned; `None`: unknown.
     at: Option<u32>,

@@ -59,7 +59,7 @@ impl Position {
         self.level.0 = self.level.0.max(other.level.0);
     }
 
-    /// Adds `stream` up to `end`, for a table of this level.
+    /// Makes the position cover `stream` up to `end`, for a table of this level.
     pub(crate) fn add(&mut self, stream: u16, end: u64, level: Level) {
         self.note(stream, end);
         self.level.0 = self.level.0.max(level);

@@ -23,7 +23,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// Release pairs with Acquire in `refusal`.
+    /// Sets or takes back a reason. Release pairs with Acquire in `refusal`.
     pub(super) fn set(&self, reason: Refusal, refuses: bool) {
         if refuses {
             self.reasons.fetch_or(reason as u8, Ordering::Release);

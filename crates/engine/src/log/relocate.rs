@@ -24,7 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub struct Relocations {
     wanted: Mutex<BTreeSet<SegmentId>>,
     count: AtomicUsize,
-    /// The running pass has such a victim, and must end even if memory is not short.
+    /// The running pass has a segment of the set as its victim, and must end even if memory is not
+    /// short.
     at_work: AtomicBool,
 }
 
@@ -60,7 +61,7 @@ impl Relocations {
         self.count.load(Ordering::Acquire) > 0 && self.wanted().contains(&segment)
     }
 
-    /// A pass has these victims (R1).
+    /// Notes that a pass has these victims (R1).
     pub fn taken(&self, victims: &[SegmentId]) {
         let mut wanted = self.wanted();
         let before = wanted.len();
@@ -71,14 +72,14 @@ impl Relocations {
         }
     }
 
-    /// No pass may take these any more (R1).
+    /// Notes that no pass may take these segments any more (R1).
     pub fn forget(&self, segments: &[SegmentId]) {
         let mut wanted = self.wanted();
         wanted.retain(|segment| !segments.contains(segment));
         self.count.store(wanted.len(), Ordering::Release);
     }
 
-    /// The running pass has ended.
+    /// Notes that the running pass has ended.
     pub fn pass_ended(&self) {
         self.at_work.store(false, Ordering::Release);
     }

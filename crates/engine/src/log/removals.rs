@@ -21,9 +21,10 @@ use duramen_base::sync::{AtomicU64, Ordering, Padded};
 /// The table of all classes takes at most the memory budget divided by this: 16,384 classes of 256
 /// MiB with two heads.
 const MEMORY_PART: u64 = 1024;
-/// With fewer, unrelated keys would wait for each other in a store of a few megabytes.
+/// Least number of classes: with fewer, unrelated keys would wait for each other in a store of a
+/// few megabytes.
 const CLASSES_MIN: u64 = 64;
-/// Far more than there are removals between two commits.
+/// Most classes: far more than there are removals between two commits.
 const CLASSES_MAX: u64 = 1 << 16;
 
 pub(crate) struct Removals {

@@ -37,7 +37,8 @@ impl Reached {
     pub(super) fn at(&self, level: Level) -> u64 {
         match level {
             Level::Memory => u64::MAX,
-            // Everything that is synced was buffered, whichever is stored first.
+            // Bytes that are synced count as buffered too, whichever of the two numbers is stored
+            // first.
             Level::Buffered => self
                 .buffered
                 .load(Ordering::Acquire)
@@ -80,7 +81,7 @@ struct Open {
     /// The segment's length, once it is closed.
     closed: Option<u32>,
     close_taken: bool,
-    /// It begins in the middle of a group that began in the segment before.
+    /// The segment begins in the middle of a group that began in the segment before.
     continues: bool,
 }
 
@@ -213,7 +214,7 @@ impl Collected {
         &mut self.passes
     }
 
-    /// The collected part of each stream ends here.
+    /// The ends of the collected part of each stream.
     pub(super) fn ends(&self) -> impl Iterator<Item = (u16, u64)> {
         self.ends.iter().copied()
     }

@@ -106,7 +106,7 @@ impl Pass {
     }
 }
 
-/// The effect of a cleaning pass on the log, as one atomic record.
+/// The effect of a cleaning pass on the log, which is written as one atomic record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Swap {
     pub add: Vec<SegmentId>,
@@ -250,8 +250,8 @@ impl Swaps {
         !queues.survivors.is_empty() || !queues.passes.is_idle()
     }
 
-    /// Takes the right to run a pass. False: another context has it, or too many passes wait for
-    /// the disk.
+    /// Takes the right to run a pass. Returns false if another context has it, or if too many
+    /// passes wait for the disk.
     pub(crate) fn try_take_turn(&self) -> bool {
         let pending = self.queues().passes.waiting();
         self.turn.try_take(pending)
@@ -266,10 +266,10 @@ impl Swaps {
             .take_empty(|segment| needs.is_settled(segment))
     }
 
-    /// Wants a pass that takes this segment (relocate::R1). False: one has it as a victim, none may
-    /// take it, or it is not listed.
+    /// Asks for a pass that takes this segment (relocate::R1). Returns false if a pass has it as a
+    /// victim, if no pass may take it, or if it is not listed.
     pub(crate) fn relocate(&self, segment: SegmentId) -> bool {
-        let queues = self.queues(); // until then no pass takes it
+        let queues = self.queues(); // no pass takes the segment before this returns
         let life = self.list.needs().life(segment);
         let may_be_taken = matches!(life, Some(Life::Settled | Life::Unswapped));
         let wants = may_be_taken && !queues.passes.is_victim(segment);
@@ -287,8 +287,8 @@ impl Swaps {
         if !evicts {
             return queues.passes.announce(&self.list, pass);
         }
-        // Objects that earlier passes evicted can still come back with their victims, and those
-        // evicted outside of such passes. One token stands for all of them (D11).
+        // Evicted objects can still come back with their segments, those of earlier passes and
+        // those that were evicted outside of passes. One token stands for all of them (D11).
         queues.eviction.begin();
         let mut victims = pass.victims.clone();
         victims.extend(queues.passes.evicted_victims());
@@ -323,8 +323,9 @@ impl Swaps {
         queues.survivors.closed(segment, window, length, parts);
     }
 
-    /// The survivor's frame is closed and durable. Or the side log was abandoned meanwhile, and the
-    /// caller no longer reads its bytes. False: it was reported before, which has no effect.
+    /// Notes that the survivor's frame is closed and durable, or that its side log was abandoned
+    /// meanwhile and the caller no longer reads its bytes. Returns false if it was reported before:
+    /// then nothing changes.
     pub fn survivor_durable(&self, segment: SegmentId) -> bool {
         let mut queues = self.queues();
         match queues.survivors.durable(segment) {

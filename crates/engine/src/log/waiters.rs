@@ -1,4 +1,4 @@
-//! Threads that wait for commits, and the consumer that they ask for them.
+//! Threads that wait for commits, and the hook by which they request a commit from the consumer.
 
 use crate::Error;
 use duramen_base::sync::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use duramen_base::waits::{LongWait, Resource};
 use std::sync::{Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
-/// Longest time after which a waiter looks again.
+/// Longest pause of a waiter between two looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 #[derive(Default)]
@@ -30,8 +30,8 @@ impl Waiters {
         }
     }
 
-    /// Waits until the log `is_there`. `holding`: resources of the caller that others may want
-    /// meanwhile.
+    /// Waits until the closure `is_there` says that the log has come far enough. `holding`:
+    /// resources of the caller that others may want meanwhile.
     ///
     /// # Errors
     /// Those of `check`, when waiting cannot help.
@@ -62,7 +62,7 @@ impl Waiters {
         Ok(())
     }
 
-    /// The log has advanced, or waiting cannot help any more.
+    /// Wakes the waiters: the log has advanced, or waiting cannot help any more.
     pub fn wake(&self) {
         if self.count.load(Ordering::SeqCst) != 0 {
             drop(self.waiting.lock().expect("waiters for the log"));

@@ -25,8 +25,8 @@ struct Memory {
     segment_bytes: usize,
 }
 
-// SAFETY: it only computes addresses; the bytes that `slice` reads do not change, as is shown
-// there.
+// SAFETY: it only computes addresses; the bytes that `slice` reads do not change (see the comment
+// there).
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -65,9 +65,9 @@ impl Windows {
         SegmentId(self.windows[window].segment.load(Ordering::Relaxed))
     }
 
-    /// Gives a window the id `segment`, and writes its header. No other thread uses the window. A
-    /// cleaner fills it with copies of durable entries, so all of it counts as durable from the
-    /// start.
+    /// Gives a window the id `segment`, and writes its header. No other thread uses the window. All
+    /// of a window that a cleaner fills counts as durable from the start, because it gets copies of
+    /// durable entries.
     pub fn give(&self, space: &Space, window: u32, segment: SegmentId, kind: Kind, head: usize) {
         drop(self.take_origin(space, window)); // nothing is copied into it yet (origin::OR1)
         self.name(window, segment);
@@ -81,8 +81,8 @@ impl Windows {
         space.memory.write_header(window, &header.encode());
     }
 
-    /// The window holds this segment, which is durable; a load may have changed its entries
-    /// (origin::OR1).
+    /// Notes that the window holds this segment, which is durable. A load may have changed its
+    /// entries (origin::OR1).
     pub fn adopt(&self, window: u32, segment: SegmentId) {
         self.name(window, segment);
         if self.has_origins {
@@ -96,12 +96,12 @@ impl Windows {
         self.durable[window as usize].store(u32::MAX, Ordering::Relaxed);
     }
 
-    /// A head is going to fill the window: nothing of it is durable.
+    /// Notes that a head is going to fill the window: nothing of it is durable.
     pub fn open(&self, window: u32) {
         self.durable[window as usize].store(0, Ordering::Relaxed);
     }
 
-    /// The number of durable bytes of a window is this; `u32::MAX`: its segment is durably closed.
+    /// Sets the number of durable bytes of a window; `u32::MAX`: its segment is durably closed.
     pub fn set_durable(&self, window: u32, bytes: u32) {
         self.durable[window as usize].store(bytes, Ordering::Release);
     }
@@ -111,7 +111,7 @@ impl Windows {
         self.durable[window as usize].load(Ordering::Acquire) == u32::MAX
     }
 
-    /// The window starts at `base` in this stream.
+    /// Notes that the window starts at `base` in this stream.
     pub fn enter(&self, window: u32, stream: usize, base: u64) {
         let known = &self.windows[window as usize];
         known.base.store(base, Ordering::Relaxed);

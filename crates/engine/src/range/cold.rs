@@ -13,7 +13,7 @@ use std::collections::HashMap;
 pub(super) enum Look {
     /// In memory, until the pin ends.
     Here,
-    /// In a segment on flash that the walk has passed: the entry needs no more work.
+    /// In a segment on flash that the walk has handled as a whole: the entry needs no more work.
     Passed,
     /// In a segment that has to be read first.
     Lacking,
@@ -67,7 +67,8 @@ impl ColdSegments {
     }
 
     /// Shows entries of the segment that was read, at most `most`, dead ones too, until `show`
-    /// refuses one. The caller is pinned. True: all entries were shown, and the walk may go on.
+    /// refuses one. The caller is pinned. Returns true if all entries were shown, so that the walk
+    /// may go on.
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: the segment is read once more.

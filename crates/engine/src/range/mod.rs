@@ -28,9 +28,9 @@
 //!   recognises them by the position of their segment (`Heads::try_roll`). It lowers no
 //!   version.
 //!
-//! The move of a range: `watch`, then `export` of everything, then `export_keys` of the keys
-//! written meanwhile, until these are few; then the range is locked for writes, `Store::quiesce`,
-//! the last `export_keys`; when the new owner has it durable, `purge`. Paper: [Ousterhout15 §3.1]
+//! A range moves in these steps: `watch`; `export` of everything; `export_keys` of the keys written
+//! meanwhile, until these are few; the range is locked for writes; `Store::quiesce`; the last
+//! `export_keys`; and `purge`, when the new owner has the range durably. Paper: [Ousterhout15 §3.1]
 //! sends the log, old to new; differs: sends live objects once, in the order of the index, and
 //! later changes by key, so the work does not depend on the dead part of the log.
 
@@ -126,8 +126,8 @@ impl Place {
     }
 }
 
-/// Goes on with the parts of a table when its objects are done (G5). False: that was the end, or
-/// there are none. The caller is pinned.
+/// Goes on with the parts of a table when its objects are done (G5). Returns false if the walk was
+/// at the parts already, or if there are none. The caller is pinned.
 pub(crate) fn goes_on_with_parts(core: &Core, table: &mut TableId, place: &mut Place) -> bool {
     let is_next = !table.is_parts() && core.tables.index(table.parts()).is_ok();
     if is_next {

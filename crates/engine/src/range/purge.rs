@@ -131,7 +131,8 @@ impl Purge {
         self.purged
     }
 
-    /// A bounded step, which may read a segment from flash. False: it was the last one.
+    /// Does a bounded step, which may read a segment from flash. Returns false if it was the last
+    /// one.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: the next step tries again.
@@ -158,7 +159,8 @@ impl Purge {
         more
     }
 
-    /// Takes out entries of the segment that was read from flash. True: the walk may go on.
+    /// Takes out entries of the segment that was read from flash. Returns true if the walk may go
+    /// on.
     fn passes_cold(&mut self, core: &Core, counters: &Counters, me: u16) -> Result<bool, Error> {
         let (table, ranges, purged) = (self.table.whole(), &self.ranges, &mut self.purged);
         self.cold.show(core, STEP_ENTRIES, |location, entry| {
@@ -168,7 +170,7 @@ impl Purge {
                 return true;
             }
             let Ok(index) = core.tables.index(of) else {
-                return true; // of no table
+                return true; // the entry belongs to no table
             };
             let candidate = Candidate::new(core, index, location, *entry, false);
             match candidate.drop_from_index(core, counters, me) {
@@ -230,7 +232,7 @@ impl Purge {
                     false
                 }
             };
-        // A slot that stays damaged stays here, as no key's.
+        // A slot that stays damaged is left: it leads to no key.
         let _ = core.slots().check(view, bucket);
         view.each_homed(bucket, me, |slot| {
             if place.includes(slot) && is_leaving(slot, &mut lacks) {

@@ -61,8 +61,9 @@ pub struct RangeStatistics {
 
 impl Walks<'_, '_> {
     /// Shows about `count` objects of a range from `cursor` (0 = start) in the order of the index;
-    /// `None` = that was the end. An object that exists for the whole walk is shown exactly once,
-    /// whatever grows or moves meanwhile; objects of equal hash are shown by one call.
+    /// returns the next cursor, or `None` at the end. An object that exists for the whole walk is
+    /// shown exactly once, whatever grows or moves meanwhile; objects of equal hash are shown by
+    /// one call.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::Cold`] if some entries are on flash: the session has noted
@@ -143,7 +144,8 @@ impl Walks<'_, '_> {
                 shown += lacking.entries;
                 cold.get_or_insert(lacking.error);
             }
-            // Now: a key that was removed before the lookup is recorded by now (removals::M2).
+            // Done after the lookup: a key that was removed before it is recorded by now
+            // (removals::M2).
             guard.seen.observe_gaps(core, index, partition);
             place = place.after(view, bucket);
         }
@@ -173,8 +175,8 @@ impl Walk {
     }
 
     /// Calls `visit` with the entries of some buckets. Buckets with missing entries on flash are
-    /// visited by the next step; this one reads all these entries at its end. False: that was the
-    /// end.
+    /// visited by the next step; this one reads all these entries at its end. Returns false at the
+    /// end of the walk.
     fn step(&mut self, mut visit: impl FnMut(&Core, &Entry<'_>)) -> Result<bool, Error> {
         let store = self.store.clone();
         let core = store.core();
@@ -191,7 +193,7 @@ impl Walk {
                 }
                 let Some((view, bucket)) = ahead.bucket(index, &core.space) else {
                     if !self.cold.lacks() {
-                        self.place = ahead; // past a partition without buckets
+                        self.place = ahead; // goes past a partition without buckets
                     }
                     continue;
                 };
@@ -433,7 +435,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Visits some buckets. False: that was the end.
+    /// Visits some buckets. Returns false at the end of the table.
     fn step(&mut self, core: &Core, table: &mut TableId, place: &mut Place) -> Result<bool, Error> {
         let visitor = Visitor::wait(core);
         core.door.enter(visitor.slot);
@@ -473,7 +475,7 @@ impl Sample {
                 }
             }
             _ => {
-                // It is an estimate: an entry with damage is left out.
+                // The sample is an estimate, so an entry with damage is left out.
                 if let Ok(sound) = sound::at(core, location) {
                     note(&mut self.parts, self.every, &sound.entry);
                 }
@@ -484,9 +486,8 @@ impl Sample {
 
 impl Export {
     /// Appends entries to `out` until it has `bytes_max` bytes, or one object more (all objects of
-    /// its hash).
-    /// Returns early to let other work go on, and may read a segment from flash. False: that was
-    /// the end.
+    /// its hash). Returns early to let other work go on, and may read a segment from flash. Returns
+    /// false at the end of the walk.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::Damaged`]; [`Error::FlashFailed`]: the next step tries
@@ -508,7 +509,8 @@ impl Export {
         more
     }
 
-    /// Writes the live entries of the segment that was read from flash. True: the walk may go on.
+    /// Writes the live entries of the segment that was read from flash. Returns true if the walk
+    /// may go on.
     fn passes_cold(
         &mut self,
         core: &Core,
@@ -527,7 +529,8 @@ impl Export {
                 && let Ok(index) = core.tables.index(of)
             {
                 let candidate = Candidate::new(core, index, location, *entry, false);
-                // In doubt it goes along: of several versions the newest wins there.
+                // An entry in doubt is exported too: of several versions the newest wins at the
+                // receiver.
                 if candidate.find().is_some() || candidate.is_in_doubt(core) {
                     write(entry, out);
                 }
@@ -536,7 +539,7 @@ impl Export {
         })
     }
 
-    /// Writes entries of some buckets that are in memory.
+    /// Writes those entries of some buckets that are in memory.
     fn some(
         &mut self,
         visitor: &Visitor<'_>,
@@ -569,7 +572,8 @@ impl Export {
             if lacks {
                 break; // the next step reads it, and visits this bucket again
             }
-            // In the order of tags, so that a bucket of large objects can be cut (range::G1).
+            // Entries are exported in the order of their tags, so that a step can end within a
+            // bucket of large objects (range::G1).
             here.sort_unstable();
             let mut before = None;
             for (tag, location) in here.drain(..) {
@@ -616,8 +620,8 @@ fn write(entry: &Entry<'_>, out: &mut Vec<u8>) {
     object.write_to(&mut out[start..]);
 }
 
-/// Writes the present state of a key of this table or of its parts. False: an entry must be read
-/// from flash first, and nothing was written.
+/// Writes the present state of a key of this table or of its parts. Returns false if an entry must
+/// be read from flash first: nothing was written.
 ///
 /// # Errors
 /// [`Error::NoSuchTable`], [`Error::Damaged`].

@@ -71,8 +71,8 @@ impl<'s> Appender<'s> {
         }
     }
 
-    /// Another session has this head. It may be waiting for memory that our pin would hold back, or
-    /// may be alone soon.
+    /// Waits for a head that another session has, outside of the store: that session may be waiting
+    /// for memory that our pin would hold back, or may be alone soon.
     #[cold]
     pub(super) fn wait_for_head(&mut self, pin: &mut Pin<'s>) {
         debug_assert!(!pin.locks().are_taken(), "a transaction has its head");
@@ -99,7 +99,7 @@ impl<'s> Appender<'s> {
         self.tail.as_deref_mut()
     }
 
-    /// Unlocks the head: no thread may wait for it while the guard waits.
+    /// Unlocks the head, because no thread may wait for it while the guard waits.
     #[inline(always)]
     pub(crate) fn let_head_go(&mut self) {
         self.tail = None;
@@ -134,7 +134,7 @@ impl<'s> Appender<'s> {
         }
     }
 
-    /// Records an own append, which ends at the tail.
+    /// Records an append of this guard, which ends at the tail.
     #[inline(always)]
     pub(crate) fn note_own(&self, seen: &Observed, log: &Log, index: &Index) {
         if let Some(tail) = &self.tail {
@@ -201,7 +201,7 @@ impl<'s> Appender<'s> {
         }
     }
 
-    /// The step has ended, or was given up: gives its unused windows back.
+    /// Gives the unused windows of a step back, when the step has ended or was given up.
     pub(crate) fn give_room_back(&mut self, core: &Core) {
         self.granted = false;
         for window in self.ahead.drain(..) {

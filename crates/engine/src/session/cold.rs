@@ -31,10 +31,10 @@ impl Entries<'_> {
         }
     }
 
-    /// An entry is on the device alone. A session that parks its requests notes it as missing and
-    /// returns an error; any other waits for it. `waits`: in the middle of an atomic step both
-    /// wait, but not in a walk: it may meet every entry of the device, and would keep all others
-    /// waiting.
+    /// Handles an entry that is on the device alone. A session that parks its requests notes the
+    /// entry as missing and returns an error; any other session waits for it. `waits`: in the
+    /// middle of an atomic step both kinds of sessions wait, but not in a walk, which may meet
+    /// every entry of the device and would keep all others waiting.
     ///
     /// # Errors
     /// [`Error::Cold`], [`Error::FlashFailed`].
@@ -53,8 +53,8 @@ impl Entries<'_> {
         tier.fetch(core, holding, cold)
     }
 
-    /// A copy of a cold entry served a request: it is promoted if it was fetched for that, and not
-    /// for the first time.
+    /// A copy of a cold entry served a request: promotes the entry if it was fetched for this
+    /// request, and not for the first time.
     #[cold]
     pub(crate) fn served_copy(&self, slot: Slot, here: InMemory) {
         let core = self.core();
@@ -75,7 +75,7 @@ impl Entries<'_> {
         if tier.promoted.put(space, slot.location(), incarnation, copy) {
             tier.figures.promotions.fetch_add(1, Ordering::Relaxed);
         } else {
-            core.cleaners.wake(); // requests a window, if copies need one
+            core.cleaners.wake(); // a cleaner thread finds a window, if copies need one
         }
     }
 }
@@ -108,7 +108,7 @@ impl Pin<'_> {
             return Ok(());
         }
         for (table, hash) in keys {
-            // The write reports a table that is missing.
+            // A missing table is reported by the write.
             if let Ok(index) = self.index(table) {
                 warm_tagged(self, index.partition(hash), index.tag(hash))?;
             }

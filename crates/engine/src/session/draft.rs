@@ -6,11 +6,13 @@ use duramen_base::expiry::is_expired;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// Keys of a list that is searched from its start: it has no table of places.
+/// Maximum number of keys of a list without a table of places, which is searched from its start.
 const SEARCHED_MAX: usize = 8;
-/// Memory of a key of a draft beside the bytes of key and value: its places in the tables here.
+/// Memory of a draft's key beside the bytes of key and value: its places in the tables of this
+/// file.
 const KEY_COST_BYTES: usize = 160;
-/// Memory of a key that its client tracks, beside twice its name: the server has it too.
+/// Memory of a key that a client tracks, beside twice its name, because the server has the name
+/// too.
 const READ_COST_BYTES: usize = 128;
 
 /// A key of the store, as the draft first met it.
@@ -28,8 +30,8 @@ pub(crate) struct Changed {
     pub(crate) key: Box<[u8]>,
     /// `None`: it is removed.
     pub(crate) value: Option<Value>,
-    /// The version that the step is told: it grows with each change. The store gives it too, unless
-    /// that must be a larger one.
+    /// The version that the step is told: it grows with each change. The store gives the same
+    /// version, unless it must give a larger one.
     pub(crate) version: u64,
     /// The store has no such key.
     pub(crate) is_new: bool,
@@ -61,7 +63,7 @@ impl Changed {
         })
     }
 
-    /// Whether the store has to change for it.
+    /// Whether the store has to change for this key.
     pub(crate) fn counts(&self) -> bool {
         self.value.is_some() || !self.is_new
     }
@@ -107,7 +109,7 @@ pub struct Draft {
     changes: u64,
     /// All its writes give back about as much memory as they take.
     pub(crate) rewrites: bool,
-    /// Its step may have told its client versions of objects.
+    /// The step may have told its client versions of objects.
     pub(crate) tells_versions: bool,
     pub(crate) reads: DraftReads,
     bytes: Cell<usize>,
@@ -180,7 +182,7 @@ impl Draft {
         self.tells_versions = true;
     }
 
-    /// Whether it changes nothing.
+    /// Whether the draft changes nothing.
     pub fn is_empty(&self) -> bool {
         !self.changed.iter().any(Changed::counts)
     }
@@ -248,7 +250,7 @@ impl Draft {
         Ok(())
     }
 
-    /// draft::P2.
+    /// Notes a key with its stamp, when the draft first meets it (draft::P2).
     pub(crate) fn meet(
         &self,
         (table, hash, key): (TableId, KeyHash, &[u8]),
@@ -269,8 +271,8 @@ impl Draft {
         Ok(())
     }
 
-    /// `before`: version and bytes of the value that it has met; `first`: version of a new key, or
-    /// the least one of a key that is there.
+    /// Changes a key. `before`: version and bytes of the value that the draft has met; `first`: the
+    /// version of a new key, or the least version of a key that is there.
     pub(crate) fn change(
         &mut self,
         (table, hash, key): (TableId, KeyHash, &[u8]),

@@ -72,7 +72,7 @@ impl<'s> Entries<'s> {
         &self.summed
     }
 
-    /// The pin was, or will be, taken anew.
+    /// Called when the pin was, or will be, taken anew.
     #[inline]
     pub(super) fn part_ends(&mut self) {
         self.summed.forget();

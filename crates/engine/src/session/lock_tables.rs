@@ -44,7 +44,7 @@ impl<'s> LockTables<'s> {
     }
 
     /// transaction::T2: reserves room in every partition, and grows those that have too little.
-    /// False: there is no memory to grow, and nothing is reserved.
+    /// Returns false if there is no memory to grow: nothing is reserved then.
     ///
     /// # Errors
     /// [`Error::Damaged`]: a partition cannot grow (bucket::B7), and nothing is reserved.
@@ -84,8 +84,8 @@ impl<'s> LockTables<'s> {
             .for_each(|(partition, inserts)| partition.unreserve(*inserts));
     }
 
-    /// Locks all home buckets in order (transaction::T1). False: a partition was resized meanwhile,
-    /// and no bucket is locked.
+    /// Locks all home buckets in order (transaction::T1). Returns false if a partition was resized
+    /// meanwhile: no bucket is locked then.
     pub(crate) fn lock_buckets(&mut self, me: u16) -> bool {
         for (partition, tag) in &self.places {
             let view = partition.view();
@@ -122,7 +122,7 @@ impl<'s> LockTables<'s> {
         buckets.any(|(view, home)| view.is_crowded_at(*home))
     }
 
-    /// Unlocks all buckets, and lets partitions grow or shrink that have waited for this.
+    /// Unlocks all buckets; then lets those partitions grow or shrink that have waited for this.
     pub(crate) fn unlock(&self, core: &Core, me: u16) {
         self.unlock_buckets();
         for (partition, inserts) in &self.reserved {

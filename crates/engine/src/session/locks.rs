@@ -21,14 +21,14 @@ pub struct Locks<'s> {
 /// A step between `lock_keys` and `unlock_keys`.
 pub(crate) struct Step<'s> {
     tables: LockTables<'s>,
-    /// The keys that it has removed, for `removals`.
+    /// The keys that the step has removed, for `removals`.
     removed: Vec<(&'s Partition, KeyHash)>,
-    /// Predecessors of its keys that may still be lost in other heads, after it has unlocked its
-    /// keys as often as it may (transaction::T7).
+    /// Predecessors of the step's keys that may still be lost in other heads, after the step has
+    /// unlocked its keys as often as it may (transaction::T7).
     unsettled: Vec<(u16, u64)>,
-    /// It has waited for memory in vain (transaction::T5) and does not wait again.
+    /// The step has waited for memory in vain (transaction::T5) and does not wait again.
     is_starved: bool,
-    /// It waits for memory for a moment only: its caller unlocks the keys, and tries again.
+    /// The step waits for memory for a moment only: its caller unlocks the keys, and tries again.
     is_brief: bool,
 }
 
@@ -49,7 +49,7 @@ impl<'s> Locks<'s> {
         self.step.as_ref().is_some_and(|step| step.is_starved)
     }
 
-    /// The open step has looked for memory in vain.
+    /// Notes that the open step has looked for memory in vain.
     pub(crate) fn starve(&mut self) {
         if let Some(step) = &mut self.step {
             step.is_starved = true;
@@ -68,7 +68,7 @@ impl<'s> Locks<'s> {
         }
     }
 
-    /// transaction::T8, for an assertion.
+    /// Whether the open step may read this key (transaction::T8), for an assertion.
     pub(crate) fn may_read(&self, partition: &Partition, tag: u64) -> bool {
         let places = self.places();
         let is =
@@ -92,8 +92,9 @@ impl<'s> Locks<'s> {
         std::mem::take(self.spare).emptied()
     }
 
-    /// The keys of these tables are locked. Whether they have the room that was reserved for them:
-    /// a resize that was in progress at that time may not have seen it. From now on there is none.
+    /// Opens a step, whose keys are those of these tables and are locked. Returns whether they
+    /// still have the room that was reserved for them: a resize that was in progress at that time
+    /// may not have seen the reservation. No resize begins from now on.
     pub(crate) fn open(&mut self, tables: LockTables<'s>) -> bool {
         let have_room = tables.have_room();
         self.step = Some(Step {
@@ -118,7 +119,7 @@ impl<'s> Locks<'s> {
         step.map_or_else(Vec::new, |step| std::mem::take(&mut step.unsettled))
     }
 
-    /// The open step has removed a key. False: there is no step.
+    /// Notes that the open step has removed a key. Returns false if there is no step.
     pub(crate) fn note_removed(&mut self, partition: &'s Partition, hash: KeyHash) -> bool {
         let Some(step) = &mut self.step else {
             return false;
@@ -132,7 +133,7 @@ impl<'s> Locks<'s> {
         self.step.take()
     }
 
-    /// Ends a step: others see its keys.
+    /// Ends a step: other sessions see its keys again.
     pub(crate) fn end(&mut self, step: Step<'s>, core: &Core, me: u16) {
         step.tables.unlock(core, me);
         if step.tables.capacity() <= KEYS_KEPT {

@@ -49,8 +49,8 @@ use lock_tables::LockTables;
 use std::sync::Arc;
 use verified::Found;
 
-/// Most bytes of the scratch buffer that a session keeps between guards: one that was filled with a
-/// large value would stay with each thread.
+/// Most bytes of the scratch buffer that a session keeps between guards: otherwise a buffer that
+/// was filled with a large value would stay with each thread.
 const SCRATCH_KEPT_MAX: usize = 256 << 10;
 
 /// One thread's access to the store (its head, its reclaim slot). `Send`, not shareable: use one
@@ -76,7 +76,8 @@ impl Store {
         Ok(Session::new(self.clone(), slot))
     }
 
-    /// A session for one short step, which is possible beside the most sessions.
+    /// A session for one short step. It is possible even while the maximum number of sessions
+    /// exists.
     ///
     /// # Errors
     /// [`Error::TooManySessions`]: many such steps are in progress as well.
@@ -177,7 +178,7 @@ pub struct Guard<'s> {
     pub(crate) pin: Pin<'s>,
     pub(crate) append: Appender<'s>,
     pub(crate) seen: Observed,
-    /// Its operations change this draft instead of the store.
+    /// The guard's operations change this draft instead of the store.
     draft: Option<Box<Draft>>,
     pub(crate) notes: &'s mut Notes,
 }
@@ -212,7 +213,7 @@ impl Locked<'_> {
 }
 
 impl<'s> Guard<'s> {
-    /// Its place in the store, with the keys that it has locked.
+    /// The guard's place in the store, with the keys that it has locked.
     #[inline(always)]
     pub fn pin(&self) -> &Pin<'s> {
         &self.pin
@@ -314,7 +315,8 @@ impl<'s> Guard<'s> {
         Ok((object, Seen(object.map(|_| seen))))
     }
 
-    /// The key's entry, which may have expired. The guard has seen it, or its absence.
+    /// The key's entry, which may have expired. The entry, or its absence, counts as seen by the
+    /// guard.
     #[inline(always)]
     pub(crate) fn find<'i>(
         &self,
@@ -429,8 +431,9 @@ impl<'s> Guard<'s> {
     }
 
     /// A client begins to read a key. `remember` notes the client for the listener to writes, and
-    /// returns whether it was not noted before: then changes of the key before, under this guard or
-    /// in its draft, are no news for it. In a draft, only the first read of a key counts.
+    /// returns whether the client was not noted before: then earlier changes of the key, under this
+    /// guard or in its draft, are no news for the client. In a draft, only the first read of a key
+    /// counts.
     ///
     /// # Errors
     /// [`Error::GroupTooLarge`]: the draft has no memory for another key.
@@ -459,9 +462,9 @@ impl<'s> Guard<'s> {
         self.append.set_purpose(purpose);
     }
 
-    /// Number of recent reads of a key by which a cache evicts: 0 to 7. It is halved each time that
-    /// eviction spares the key, and does not grow in a store. `None`: the key is absent. This read
-    /// does not count.
+    /// The number of recent reads of a key, 0 to 7, by which a cache evicts. The number is halved
+    /// each time that eviction spares the key, and does not grow in store mode. `None`: the key is
+    /// absent. This read does not count.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].
@@ -495,8 +498,9 @@ impl Stamp {
         hash: KeyHash,
         key: &[u8],
     ) -> Result<Stamp, Error> {
-        // Only now: the read may have removed an expired object. A key that was created since then
-        // is present, or its removal is counted here, and then it is absent now.
+        // The removals are read only now, because the read before may have removed an expired
+        // object. A key that was created since then is present; or its removal is counted here, and
+        // it is absent now.
         let index = guard.pin.index(table)?;
         let removals = index.partition(hash).removals(index.tag(hash));
         let found = guard.find(index, hash, key)?;

@@ -1,5 +1,5 @@
-//! Notes of a session about its writes: those of typed values, for a caller that wakes clients
-//! which wait for them; and all, for a listener.
+//! Notes of a session about its writes: writes of typed values, for a caller that wakes clients
+//! which wait for such values; and all writes, for a listener.
 
 use super::Session;
 use super::reads::Reads;
@@ -7,14 +7,15 @@ use crate::core::departures::Departures;
 use crate::core::writes::{Writes, Written};
 use crate::{Departure, KeyHash, TableId};
 
-/// A typed value was written under a key, or one that was there has gone.
+/// A note that a typed value was written under a key, or that a typed value that was there has
+/// gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypedWrite {
     pub table: TableId,
     pub hash: KeyHash,
     /// The value's first byte.
     pub first: u8,
-    /// It has gone: it was removed, or replaced by a value that begins otherwise.
+    /// Whether the value has gone: it was removed, or replaced by a value with another first byte.
     pub is_gone: bool,
 }
 
@@ -28,7 +29,7 @@ pub struct Notes {
     replaced: Vec<(TableId, Box<[u8]>)>,
     /// Keys that the guard has written, for the listener to writes.
     written: Vec<Written>,
-    /// The reads behind them.
+    /// The reads that came after these writes.
     reads: Reads,
     /// The origin of the next writes.
     origin: u64,
@@ -68,14 +69,14 @@ impl Notes {
         !self.replaced.is_empty()
     }
 
-    /// The keys of these objects, since the last call. The caller tells of them when it tells of
-    /// its writes. The listener hears of others when the guard ends.
+    /// The keys of these objects, since the last call. The caller reports them when it reports its
+    /// writes. The listener hears of all others when the guard ends.
     #[cold]
     pub fn take_replaced(&mut self) -> Vec<(TableId, Box<[u8]>)> {
         std::mem::take(&mut self.replaced)
     }
 
-    /// The typed value that begins with this byte was written.
+    /// Notes that a typed value that begins with this byte was written.
     #[inline]
     pub(crate) fn note_typed(&mut self, table: TableId, hash: KeyHash, first: Option<u8>) {
         if self.wants_typed {
@@ -88,8 +89,8 @@ impl Notes {
         }
     }
 
-    /// A typed value with this first byte was there. `first_now`: that of the typed value that is
-    /// there now.
+    /// Notes that a typed value with this first byte has gone, unless the value that is there now
+    /// begins alike. `first_now`: the first byte of the typed value that is there now.
     #[inline]
     pub(crate) fn note_gone(
         &mut self,
@@ -110,7 +111,8 @@ impl Notes {
         }
     }
 
-    /// A write has replaced an object that had expired, and that no listener has heard of.
+    /// Notes that a write has replaced an object that had expired, and of which no listener has
+    /// heard.
     #[inline(always)]
     pub(crate) fn note_replaced(&mut self, departures: &Departures, table: TableId, key: &[u8]) {
         if departures.wants(Departure::Expired) {
@@ -118,7 +120,8 @@ impl Notes {
         }
     }
 
-    /// A key was written or removed, and that is visible, or is when the guard's transaction ends.
+    /// Notes that a key was written or removed. The change is visible now, or when the guard's
+    /// transaction ends.
     #[inline(always)]
     pub(crate) fn note_key(&mut self, writes: &Writes, table: TableId, key: &[u8]) {
         if writes.wanted() {
@@ -144,14 +147,13 @@ impl Notes {
         self.written.len()
     }
 
-    /// The writes behind the first `noted` ones are no news for this client.
+    /// Notes that the writes behind the first `noted` ones are no news for this client.
     pub(crate) fn add_reader(&mut self, noted: usize, client: u64) {
         let later = self.written.iter_mut().skip(noted);
         later.for_each(|write| write.readers.push(client));
     }
 
-    /// A client begins to read a key: as [`Guard::begin_read`](crate::Guard::begin_read), without a
-    /// draft.
+    /// As [`Guard::begin_read`](crate::Guard::begin_read), for a guard without a draft.
     pub(crate) fn begin_read(&mut self, client: u64, key: &[u8], remember: impl FnOnce() -> bool) {
         let writes = self.written.len();
         if remember() && writes > 0 {
@@ -159,7 +161,7 @@ impl Notes {
         }
     }
 
-    /// The guard is about to end, and its keys are unlocked.
+    /// Reports the replaced objects. The guard is about to end, and its keys are unlocked.
     #[inline]
     pub(crate) fn tell_replaced(&mut self, departures: &Departures) {
         if self.has_replaced() {
@@ -169,7 +171,7 @@ impl Notes {
         }
     }
 
-    /// The guard ends, and its keys are unlocked (writes::N1).
+    /// Reports the writes. The guard ends, and its keys are unlocked (writes::N1).
     #[inline]
     pub(crate) fn tell_written(&mut self, writes: &Writes) {
         if !self.written.is_empty() {

@@ -26,9 +26,10 @@ pub(super) fn level_of(log: &Log, index: &Index) -> Level {
 /// The changes that the replies of a guard depend on, in a store with a log.
 #[derive(Default)]
 pub struct Observed {
-    /// Head and end of the last own append to it, and the highest level of the tables written.
+    /// The head, the end of the guard's last append to it, and the highest level of the tables
+    /// written.
     own: Cell<Option<(u16, u64, Level)>>,
-    /// `places` is not empty.
+    /// Whether `places` is not empty.
     any: Cell<bool>,
     places: RefCell<Position>,
     /// Changes that this exclusive guard made to tables, with their numbers in the log.
@@ -47,8 +48,8 @@ impl Observed {
         position
     }
 
-    /// As [`position`](Self::position), and starts anew: for guards that serve several clients in
-    /// turn.
+    /// As [`position`](Self::position), but the next position begins anew: for guards that serve
+    /// several clients in turn.
     pub fn take_position(&self) -> Position {
         self.keep_own();
         self.any.set(false);
@@ -68,7 +69,7 @@ impl Observed {
         self.places.borrow_mut().join(position);
     }
 
-    /// An own append to a head ends at `end`, in a table of this level.
+    /// Notes that an append of this guard ends at `end` of this stream, in a table of this level.
     #[inline(always)]
     pub(super) fn note_own(&self, stream: u16, end: u64, level: Level) {
         let known = self.own.get().map_or(Level::Memory, |(_, _, level)| level);
@@ -83,7 +84,8 @@ impl Observed {
         }
     }
 
-    /// The guard saw, or based a decision on, an entry that can still be lost.
+    /// Notes that the guard saw, or based a decision on, this entry, if the entry can still be
+    /// lost.
     #[cold]
     #[inline(never)]
     pub(crate) fn observe_entry(&self, core: &Core, index: &Index, location: u64) {
@@ -94,7 +96,7 @@ impl Observed {
         }
     }
 
-    /// A key with this hash was found absent.
+    /// Notes that a key with this hash was found absent.
     #[inline(always)]
     pub(crate) fn observe_absence(
         &self,
@@ -108,7 +110,7 @@ impl Observed {
         }
     }
 
-    /// The guard saw a part of the partition, and thereby which keys are absent.
+    /// Notes that the guard saw a part of the partition, and thereby which keys are absent.
     #[inline(always)]
     pub(crate) fn observe_gaps(&self, core: &Core, index: &Index, partition: &Partition) {
         if core.log.is_some() && partition.last_removed() != 0 {
@@ -116,7 +118,7 @@ impl Observed {
         }
     }
 
-    /// The entry, or its absence, decided the result: the reply depends on it.
+    /// Notes that the entry, or its absence, decided the result: the reply depends on it.
     #[inline]
     pub(crate) fn observe_locked(
         &self,
@@ -134,7 +136,8 @@ impl Observed {
         }
     }
 
-    /// `hash`: of the key that was looked for, if it was a single one.
+    /// Adds the positions of removals. `hash`: the hash of the key that was looked for, if it was a
+    /// single key.
     #[cold]
     #[inline(never)]
     fn observe_removals(
@@ -164,7 +167,7 @@ impl Observed {
             None => all().for_each(|place| self.observe_place(log, index, place)),
         }
         if all().next().is_none() {
-            // All are durable: the next guard that finds no key here need not check.
+            // All removals are durable: the next guard that finds no key here need not check.
             partition.forget_removals(seen);
         }
     }
@@ -178,8 +181,8 @@ impl Observed {
         }
     }
 
-    /// A table is going to change under this exclusive guard. Returns the number of the change, for
-    /// guards that find keys absent because of it.
+    /// Notes a change of a table that this exclusive guard is about to make. Returns the number of
+    /// the change, for guards that find keys absent because of it.
     pub(crate) fn note_change(&self, core: &Core, index: &Index, change: TableChange) -> u64 {
         let Some(log) = &core.log else {
             return 0;
@@ -200,8 +203,8 @@ impl Observed {
         )
     }
 
-    /// The end of an exclusive guard: its changes of tables, and the entries of the group that
-    /// `end_group` ends, become collectable at once.
+    /// Ends an exclusive guard: its changes of tables, and the entries of the group that
+    /// `end_group` ends, become collectable at one instant.
     pub(super) fn publish_alone(&self, log: &Log, end_group: impl FnOnce()) {
         log.changes().publish_alone(self.changes.take(), end_group);
     }

@@ -40,8 +40,8 @@ pub(crate) enum Buried {
 }
 
 impl<'s> Appender<'s> {
-    /// log::L5: after this, the guard may append over the entry that it found. False: the bucket
-    /// was unlocked, and the caller looks again.
+    /// Makes sure that the guard may append over the entry that it found (log::L5). Returns false
+    /// if the bucket was unlocked for this: the caller looks the key up again.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`]; the bucket is unlocked then.
@@ -97,8 +97,8 @@ impl<'s> Appender<'s> {
                 .undurable_place(&pin.core().space, slot.location())
                 .into_iter()
                 .collect(),
-            // A change of a table is not among them: it is collected before anything that is
-            // appended now (log::L6).
+            // Changes of tables are not among the predecessors: they are collected before anything
+            // that is appended now (log::L6).
             None => undurable_removals(log, hash).collect(),
         };
         let own = self.stream();
@@ -108,7 +108,7 @@ impl<'s> Appender<'s> {
         }
         // transaction::T4: a transaction keeps its head, whatever it has written so far.
         if pin.is_in_step() {
-            // The bucket stays locked, so no other predecessor can come.
+            // The bucket stays locked meanwhile, so no other predecessor can come.
             for (stream, end) in places.iter().filter(elsewhere) {
                 if let Err(error) = log.wait_synced(*stream, *end, &[Key, Head]) {
                     locked.unlock();
@@ -121,9 +121,9 @@ impl<'s> Appender<'s> {
         self.follow(pin, seen, log, &places).map(|()| false)
     }
 
-    /// Goes to the head of one of these places, and waits for the others. Keeps its own head if it
-    /// is among them, or if the guard is alone, as its group is there. No bucket is locked, and
-    /// values that were read may not be used again.
+    /// Goes to the head of one of these places, and waits for the others. The guard keeps its own
+    /// head if that is among them, or if the guard is alone, because its group is there. No bucket
+    /// is locked, and values that were read may not be used again.
     fn follow(
         &mut self,
         pin: &mut Pin<'s>,
@@ -176,8 +176,8 @@ impl<'s> Appender<'s> {
         let core = pin.core();
         if let Some(log) = core.log.as_deref() {
             let places = predecessors(core, log, keys);
-            // If nothing can be written now, a later write returns the error. Transactions that
-            // only read go on.
+            // An error is ignored: if nothing can be written now, a later write returns it, and
+            // transactions that only read go on.
             let _ = self.follow(pin, seen, log, &places);
         }
     }
@@ -213,7 +213,8 @@ impl<'s> Appender<'s> {
                 let window = pin.core().space.window_of(slot.location());
                 (entry.version, log.segment_of(window))
             }
-            // Everything that was evicted from here had a version below the floor (index::X3).
+            // Every object that was evicted from this partition had a version below the floor
+            // (index::X3).
             None => {
                 let evicted = locked.partition.floor().saturating_sub(1);
                 (evicted, log.swaps().eviction_victim())

@@ -25,11 +25,11 @@ pub struct Pin<'s> {
     now_ms: Cell<u64>,
     /// Generation at the last check of allowed writes (`range::watch`).
     generation: u64,
-    /// It has been outside since.
+    /// Whether the guard has been outside since that check.
     left: bool,
-    /// Its reads count for eviction.
+    /// Whether the guard's reads count for eviction.
     counts_reads: bool,
-    /// Its reads decide a write (verified::V6).
+    /// Whether the guard's reads decide a write (verified::V6).
     decides: bool,
     locks: Locks<'s>,
 }
@@ -97,7 +97,7 @@ impl<'s> Pin<'s> {
         &mut self.locks
     }
 
-    /// Whether it is in the middle of an atomic step: it has locked keys, or is alone.
+    /// Whether the guard is in the middle of an atomic step: it has locked keys, or is alone.
     #[inline(always)]
     pub(crate) fn is_in_step(&self) -> bool {
         self.locks.are_taken() || self.alone
@@ -203,8 +203,9 @@ impl<'s> Pin<'s> {
         done
     }
 
-    /// As [`outside`](Self::outside), but comes back only with what `work` has got for it: if
-    /// another session wants to be alone, that is dropped, and `work` is done again.
+    /// As [`outside`](Self::outside), but the guard enters again only together with the result of
+    /// `work`: if another session wants to be alone, the result is dropped, and `work` is done
+    /// again.
     #[inline]
     pub(crate) fn outside_until<T>(&mut self, mut work: impl FnMut() -> T) -> T {
         let (core, slot) = (self.core(), self.entries.slot());
@@ -250,7 +251,8 @@ impl<'s> Pin<'s> {
     /// [`Error::TryAgain`] if this guard has been outside while a thread waited for that.
     #[inline(always)]
     pub(crate) fn check_generation(&self) -> Result<(), Error> {
-        // Relaxed: it came in again by a full barrier. A guard that never left is waited for.
+        // Relaxed: a guard that has been outside entered again by a full barrier, and a guard that
+        // never left is waited for.
         if self.left
             && self.generation
                 != self
@@ -284,15 +286,15 @@ impl<'s> Pin<'s> {
         self.decides = on;
     }
 
-    /// verified::V6: whether a read may use an entry without its sum. `has_draft`: it is one of a
-    /// draft.
+    /// verified::V6: whether a read may use an entry without its sum. `has_draft`: the read is one
+    /// of a draft.
     #[inline(always)]
     pub(super) fn trusts(&self, has_draft: bool) -> bool {
         has_bug(Bug::ReadsUnverified)
             || self.core().listeners.damages.trusts_reads() && !self.may_decide(has_draft)
     }
 
-    /// verified::V6: whether what it reads now may decide a write.
+    /// verified::V6: whether a read of the guard may decide a write now.
     #[cold]
     fn may_decide(&self, has_draft: bool) -> bool {
         let may = self.decides || has_draft || self.locks.are_taken();
@@ -315,7 +317,7 @@ impl<'s> Pin<'s> {
         self.core().refuses(Purpose::Head)
     }
 
-    /// Its guard ends, and holds nothing any more.
+    /// Ends the pin: its guard ends, and holds nothing any more.
     #[inline]
     pub(super) fn end(&mut self) {
         let core = self.core();

@@ -10,7 +10,7 @@ pub(crate) struct Reads(HashMap<Box<[u8]>, Vec<Read>>);
 
 struct Read {
     client: u64,
-    /// Writes of the guard before it.
+    /// Number of writes of the guard before this read.
     writes: usize,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct DraftReads {
 }
 
 struct DraftRead {
-    /// The number of the draft's last change before it; 0 = none.
+    /// The number of the draft's last change before this read; 0 = none.
     change: u64,
     is_new: bool,
 }
@@ -70,7 +70,7 @@ impl DraftReads {
         self.keys.insert(key.into(), read);
     }
 
-    /// The client, if change number `change` of a key is no news for it.
+    /// The client, if change number `change` of this key is no news for the client.
     pub(crate) fn reader_after(&self, key: &[u8], change: u64) -> Option<u64> {
         let read = self.keys.get(key)?;
         (read.is_new && change <= read.change).then_some(self.client)

@@ -1,7 +1,7 @@
 //! Rolling a head to a new segment, and keeping a group of entries in one segment.
 //!
 //! A group whose length is known beforehand has its room set aside (`room`), and is never moved.
-//! For others:
+//! The rest of this text is about other groups.
 //!
 //! A group (a transaction, or the writes of an exclusive guard) is collected as a whole and is in
 //! one segment, under one certificate. So a crash keeps all of it or nothing. When its segment is
@@ -99,10 +99,10 @@ fn continue_in(core: &Core, log: &Log, head: &Head, tail: &mut Tail, window: u32
     }
     let group = tail.group();
     let old = tail.window();
-    // Before the old window is closed: the memory of its tail may go back to the system then.
-    // SAFETY: source: bytes that this head appended to its own window; target: a fresh window
-    // of its own, where the group is going to be taken below. A group is shorter than a window
-    // (checked by the caller).
+    // The group is copied before the old window is closed, because the memory of its tail may go
+    // back to the system then. SAFETY: source: bytes that this head appended to its own window;
+    // target: a fresh window of its own, where the group is going to be taken below. A group is
+    // shorter than a window (checked by the caller).
     unsafe {
         let to = core.space.offset_of(window) + SEGMENT_HEADER_BYTES;
         let from = core.space.at(Space::location(group.start));
@@ -151,8 +151,8 @@ fn move_group(core: &Core, head: &Head, group: Range<usize>, old: u32, to: usize
     head.counters.move_dead(old as usize, new as usize, dead);
 }
 
-/// Makes the slot that points to `from` point to `to`. False: there is none, the entry is dead. The
-/// guard holds the locks of its group's keys, or is alone.
+/// Makes the slot that points to `from` point to `to`. Returns false if there is none: the entry is
+/// dead. The guard holds the locks of its group's keys, or is alone.
 fn point_to(core: &Core, entry: &Entry<'_>, from: u64, to: u64) -> bool {
     let Ok(index) = core.tables.index(TableId(entry.table)) else {
         return false;

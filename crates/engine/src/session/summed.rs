@@ -1,15 +1,16 @@
 //! The long entries of which a guard has taken the sum under its pin (verified::V8).
 //!
-//! A thread's own: part of its guard.
+//! **Concurrency**: none; the list is a part of a guard, which one thread uses.
 
 use duramen_base::planted::{Bug, has_bug};
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-/// The sum of an entry of so many bytes takes less than a microsecond, hardly more than to find it.
+/// Entries of at least this many bytes are remembered. The sum of a shorter one takes less than a
+/// microsecond, hardly more than the search for the entry.
 pub(crate) const LONG_BYTES: usize = 16 << 10;
-/// The most entries that a guard remembers, some 100 KiB: together they are 64 MiB at least, so
-/// a request that names more of them does meet much memory.
+/// The most entries that a guard remembers, in some 100 KiB. Together they have at least 64 MiB, so
+/// a request that names more of them reads that much memory anyway.
 const ENTRIES_MAX: usize = 4_096;
 
 /// Empty, and without memory, until the guard meets a long entry.
@@ -20,7 +21,7 @@ pub(crate) struct Summed(RefCell<Option<Box<Known>>>);
 struct Known {
     /// The pin under which the sums were taken.
     stamp: u64,
-    /// Where the entries are, or the copies of them.
+    /// The addresses of the entries, or of their copies.
     places: HashSet<usize>,
 }
 
@@ -34,7 +35,7 @@ impl Summed {
         })
     }
 
-    /// The entry here is sound.
+    /// Notes that the entry at this address is sound.
     pub(crate) fn add(&self, at: *const u8, stamp: u64) {
         let mut known = self.0.borrow_mut();
         let known = known.get_or_insert_default();
@@ -47,7 +48,7 @@ impl Summed {
         }
     }
 
-    /// The guard has been outside, or copies that it held are gone.
+    /// Forgets all entries: the guard has been outside, or copies that it held are gone.
     pub(crate) fn forget(&mut self) {
         if !has_bug(Bug::SumsOutlivePins) {
             *self.0.get_mut() = None;

@@ -1,9 +1,9 @@
 //! Entries as a guard meets them: verified by their own checksums (sound::V1).
 //!
 //! **Invariants**
-//! - V3: a key is absent only if each entry with its tag was verified, and has another key. A bit
-//!   that flips in a key, or in its length, would else make the object invisible, and the next
-//!   write would begin its versions anew, maybe below those on disk.
+//! - V3: a key is absent only if each entry with its tag was verified, and has another key.
+//!   Otherwise a bit that flips in a key, or in its length, would make the object invisible, and
+//!   the next write would begin its versions anew, maybe below those on disk.
 //! - V4: a write takes the version that it continues from a verified entry alone.
 //! - V5: one flipped bit is put back in a copy, which the session holds as it holds entries of
 //!   flash. With more damage the operation is an error, and changes nothing: the entry may be the
@@ -11,8 +11,8 @@
 //! - V6: with `verify_reads` off, a read uses an entry that has its key without its sum. Its length
 //!   is compared with the end of its segment, so no byte of another segment is shown. A read that
 //!   may decide a write is verified all the same: one of a draft, one under locks, one of a command
-//!   that writes. The write would else give a bad byte a good sum (trap 39), or meet the damage
-//!   when it can no longer fail (draft::P3).
+//!   that writes. Otherwise the write would give a bad byte a good sum (trap 39), or meet the
+//!   damage when it can no longer fail (draft::P3).
 //! - V7: a key is absent only if no slot that its search passes is damaged (bucket::B7), and no
 //!   damaged slot is followed: it may lead to an older version of the key. One flipped bit is put
 //!   back in the index (core::slots::I1). If that is not possible, the operation is an error as in
@@ -36,18 +36,18 @@ use duramen_format::entry::{self, Entry};
 pub(crate) enum Found {
     /// The key's entry.
     Key(InMemory),
-    /// It has another key.
+    /// The entry has another key.
     Other,
-    /// It is not in memory, and may be the key's.
+    /// The entry is not in memory, and may be the key's.
     Cold,
-    /// More than one bit of it has changed (V5), or its slot is damaged (V7), and it may be the
-    /// key's.
+    /// More than one bit of the entry has changed (V5), or its slot is damaged (V7), and it may be
+    /// the key's.
     Damaged,
 }
 
 impl Store {
-    /// Whether each read verifies the entry of its key, from now on. All else is verified always
-    /// (V3, V4).
+    /// Sets whether each read verifies the entry of its key, from now on. Everything else is always
+    /// verified (V3, V4).
     pub fn set_verify_reads(&self, on: bool) {
         self.core().listeners.damages.set_trusts_reads(!on);
     }
@@ -192,8 +192,8 @@ impl<'s> Entries<'s> {
 }
 
 impl Pin<'_> {
-    /// V5, for a step that writes to several keys: before the first of its writes it looks at all
-    /// of them, so that none is refused behind others.
+    /// V5, for a step that writes to several keys: the step checks all of its keys before its first
+    /// write, so that no write is refused after others were done.
     ///
     /// # Errors
     /// [`Error::Damaged`]: a write to this key would be refused.

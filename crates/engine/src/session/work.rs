@@ -9,13 +9,13 @@ const PREFETCHED_LINES: usize = 20;
 
 /// The work of a session's guards so far.
 pub struct Work {
-    /// Bytes that they have appended, and those at the writer's last check of the memory pressure
-    /// (`pacer`).
+    /// Bytes that the guards have appended, now and at the writer's last check of the memory
+    /// pressure (`pacer`).
     appended: Cell<u64>,
     taxed: Cell<u64>,
     /// Bytes of the entries that they have found.
     met: Cell<u64>,
-    /// A writer has waited for memory, for longer than a moment (`write::NOTED_WAIT`).
+    /// Whether a writer has waited for memory for longer than a moment (`write::NOTED_WAIT`).
     waited: Cell<bool>,
     /// The average bytes of an entry, in [`LENGTH_PARTS`]: the length that is prefetched.
     entry_bytes: Cell<u32>,
@@ -40,13 +40,14 @@ impl Work {
         self.appended.get()
     }
 
-    /// So many bytes were appended.
+    /// Notes that this many bytes were appended.
     #[inline(always)]
     pub(crate) fn note_appended(&self, bytes: usize) {
         self.appended.set(self.appended.get() + bytes as u64);
     }
 
-    /// Bytes that were appended since the last call that returned some, if they are as many.
+    /// The bytes that were appended since the last call that returned some, if they are at least
+    /// `least`.
     #[inline]
     pub(super) fn take_untaxed(&self, least: u64) -> Option<u64> {
         let appended = self.appended.get();
@@ -63,7 +64,7 @@ impl Work {
         self.met.get() + self.appended.get()
     }
 
-    /// An entry of so many bytes was found.
+    /// Notes that an entry of this many bytes was found.
     #[inline(always)]
     pub(crate) fn meet_bytes(&self, bytes: usize) {
         self.met.set(self.met.get() + bytes as u64);
@@ -75,7 +76,7 @@ impl Work {
         self.entry_bytes.get() / LENGTH_PARTS
     }
 
-    /// An entry of so many bytes was read.
+    /// Notes that an entry of this many bytes was read.
     #[inline(always)]
     pub(super) fn note_length(&self, bytes: usize) {
         let bytes = bytes.min(PREFETCHED_LINES * 64) as u32;
@@ -92,7 +93,7 @@ impl Work {
         self.waited.take()
     }
 
-    /// A write has waited for memory.
+    /// Notes that a write has waited for memory.
     pub(crate) fn note_waited(&self) {
         self.waited.set(true);
     }

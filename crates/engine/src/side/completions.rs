@@ -9,13 +9,14 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Many, so that a set that grows, and exists twice meanwhile, is a small part of all.
+/// There are many shards: a set that grows exists twice meanwhile, and is only a small part of all
+/// then.
 const SHARDS: usize = 64;
 /// Bytes that a record takes: a place in a set that is at most half empty, and the rest of a set
 /// that grows.
 const PLACE_BYTES: u64 = 48;
 
-/// A client gives an id to one request: it names the record.
+/// A client gives each id to one request, so both together name the record.
 type Shard = Mutex<HashSet<(ClientId, RpcId)>>;
 
 pub struct Taken {
@@ -34,7 +35,7 @@ impl Default for Taken {
 
 /// Result for a record.
 pub enum Take {
-    /// It is new: the caller takes it over.
+    /// The record is new: the caller takes it over.
     New,
     Known,
     NoMemory,

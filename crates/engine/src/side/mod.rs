@@ -14,21 +14,21 @@
 //! - S2: an entry that replaces or kills an entry in a segment names that segment, like any other
 //!   killer does (swap::D1). The victims that the dead log's entries named are dropped:
 //!   those segments are no part of this log.
-//! - S3: nothing of it is served before its Swap is durable. So no entry in the heads names its
-//!   segments before, and it needs no announcement (swap::D4). Until then its segments are held
+//! - S3: nothing of a side log is served before its Swap is durable. So no entry in the heads names
+//!   its segments before, and it needs no announcement (swap::D4). Until then its segments are held
 //!   (swap::D6): they are not cleaned and nothing in them expires. But they may go to flash
-//!   (swap::D8), so it may be larger than memory.
+//!   (swap::D8), so a side log may be larger than memory.
 //! - S4: before any thread can write, the next versions are set above everything replayed,
 //!   including tombstones and entries that lost; the Swap's record contains that version too.
 //! - S6: an entry that a replayed one is compared with may be on flash: it is read first, with no
 //!   lock held and outside, and compared under the lock if its location has not changed.
-//! - S5: its segments get their ids after it began, so they are above a position that
+//! - S5: the segments of a side log get their ids after it began, so they are above a position that
 //!   [`Heads::try_roll`](crate::Heads::try_roll) gave before.
-//! - S7: an entry has no effect if the next one of the same call is of the same key and newer,
-//!   or the tombstone of its version: it is the case of S1 in which the newer one came first.
-//!   Backups give the versions of a key as neighbours, oldest first. So a segment's last version
-//!   of a key is the only one that takes memory. Versions are compared and not places: a
-//!   survivor has entries of mixed age.
+//! - S7: an entry has no effect if the next one of the same call is of the same key and newer, or
+//!   the tombstone of its version: the result is that of S1 if the newer one had come first.
+//!   Backups give the versions of a key as neighbours, oldest first. So a segment's last version of
+//!   a key is the only one that takes memory. Versions are compared and not places: a survivor has
+//!   entries of mixed age.
 //!
 //! **Concurrency**: several threads may call `replay`: each fills a segment of its own, and settles
 //! a key under its bucket's lock, where it also looks up the tombstones of that key. Lock order:
@@ -91,7 +91,7 @@ pub enum SideError {
     /// Abort, and let another server replay.
     #[error("the side log cannot be filled: {0}")]
     Store(#[from] Error),
-    /// It was committed, aborted, or has failed before.
+    /// The side log was committed or aborted, or has failed before.
     #[error("the side log takes no more entries")]
     Closed,
     /// Wait until all calls of `replay` have returned.
@@ -108,8 +108,8 @@ pub struct SideReport {
     pub kept_bytes: u64,
     /// Objects taken over, also those that were replaced later.
     pub kept_objects: u64,
-    /// Of those taken over, the bytes that nothing needs any more. They stay in memory until the
-    /// side log has ended.
+    /// Bytes of entries that were taken over and that nothing needs any more. They stay in memory
+    /// until the side log has ended.
     pub dead_bytes: u64,
     pub version_max: u64,
 }
@@ -146,7 +146,8 @@ struct State {
     proposed: Option<Arc<AtomicBool>>,
 }
 
-/// See the module's text. Dropped without [`commit`](Self::commit) it is aborted.
+/// A side log; see the module's text. If it is dropped without [`commit`](Self::commit), it is
+/// aborted.
 pub struct SideLog {
     store: Arc<Store>,
     floors: HashMap<TableId, u64>,
@@ -346,8 +347,8 @@ impl SideLog {
         self.store.heads().close_below(position);
     }
 
-    /// Takes the Swap back, so that [`abort`](Self::abort) may follow. False: it may be durable
-    /// soon, and will be some time (swap::D6).
+    /// Takes the Swap back, so that [`abort`](Self::abort) may follow. Returns false if that is not
+    /// possible: the Swap may be durable soon, and will be some time (swap::D6).
     pub fn withdraw(&self) -> bool {
         let mut state = self.state();
         let proposed = state.proposed.as_ref();
@@ -453,7 +454,7 @@ impl SideLog {
                         sound.entry = unsafe { entry::parse_trusted(core.space.at(location)) };
                     }
                     if !take_back(&visitor, counters, location, &sound.entry) {
-                        break; // a transaction holds the bucket: tried again, when it may be over
+                        break; // a transaction holds the bucket: the next turn tries again
                     }
                     at += sound.entry.padded_bytes;
                     looked += 1;
@@ -513,7 +514,7 @@ impl SideLog {
                             let gone =
                                 sweep_bucket(&visitor, partition, view, bucket, windows, floor);
                             let Some(gone) = gone else {
-                                break; // in the next turn, which pins anew
+                                break; // the next turn pins anew and tries again
                             };
                             counters.note_objects(table, -gone);
                             place = place.after(view, bucket);
@@ -541,7 +542,7 @@ fn claim(core: &Core, window: u32) {
     let may_be_claimed = || core.tier().is_some() || core.is_held(window);
     while !known.claim() {
         match known.state() {
-            segment::State::Closed => {} // it was given back since
+            segment::State::Closed => {} // another thread gave it back since
             segment::State::Victim if may_be_claimed() => {
                 core.windows().reap(core.space.node_of(window));
                 yield_now();
@@ -551,14 +552,16 @@ fn claim(core: &Core, window: u32) {
     }
 }
 
-/// Takes an entry of a side log out of the index. False: a transaction holds its bucket. Pinned.
+/// Takes an entry of a side log out of the index. Returns false if a transaction holds its bucket.
+/// Pinned.
 fn take_back(visitor: &Visitor<'_>, counters: &Counters, location: u64, entry: &Entry<'_>) -> bool {
     let core = visitor.core;
     if entry.kind != Kind::Object {
         sub(&counters.tombstones, entry.padded_bytes as u64);
     } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
         let candidate = Candidate::new(core, index, location, *entry, false);
-        // While the entry still is where it may show what its slot was (core::slots::I1).
+        // A damaged slot is put back while the entry is still in its place, where it shows what the
+        // slot was (core::slots::I1).
         let _ = candidate.is_in_doubt(core);
         return candidate.drop_from_index(core, counters, visitor.me()) != Some(false);
     }
@@ -608,7 +611,8 @@ fn sweep_bucket(
 
 impl Drop for SideLog {
     fn drop(&mut self) {
-        // Ended already; or there is no other reference, so no call of `replay` is running.
+        // An error means that the side log has ended already. It cannot be busy: there is no other
+        // reference, so no call of `replay` is running.
         let _ = self.abort();
     }
 }

@@ -27,8 +27,8 @@ use std::sync::atomic::Ordering;
 const GROUP: usize = 32;
 /// Maximum attempts of one entry to get memory for the index: more than it can need.
 const INDEX_ATTEMPTS_MAX: u32 = 64;
-/// The same while segments go to flash to free memory: a device may stand still for ten seconds, as
-/// a disk may.
+/// Maximum attempts while segments go to flash to free memory: a device may stand still for ten
+/// seconds, as a disk may.
 const INDEX_ATTEMPTS_FLASH: u32 = 50_000;
 
 /// A resource that an entry needs before it can be settled; obtained with no lock held, and
@@ -111,8 +111,8 @@ impl<'b> Group<'b> {
         }
     }
 
-    /// Adds an entry, in the place of the last one if that is outdone (side::S7). False: the group
-    /// is full.
+    /// Adds an entry, in the place of the last one if that is outdone (side::S7). Returns false if
+    /// the group is full.
     fn add(&mut self, came: &Came<'b>) -> bool {
         let (entry, raw) = came;
         let last = self.filled.checked_sub(1);
@@ -286,7 +286,7 @@ impl Replay<'_> {
     /// Settles entries until one needs a resource; returns the number that it has passed. Pinned.
     fn settle_some(&mut self, group: &[Option<Came<'_>>]) -> (usize, Option<Need>) {
         let core = self.core;
-        self.cold.look_anew(); // an earlier entry did without them
+        self.cold.look_anew(); // an earlier entry did not need what it noted
         let now_ms = core.clock().now_ms();
         let lacks_index = |came: &Option<Came<'_>>| {
             let table = came.as_ref().map(|(entry, _)| TableId(entry.table));
@@ -385,7 +385,8 @@ impl Replay<'_> {
         })
     }
 
-    /// side::S1; the arrival is the `n`th of its group. `Some`: the entry was not settled yet.
+    /// Settles the `n`th arrival of its group (side::S1). `Some`: the entry needs this resource
+    /// first, and was not settled.
     fn settle(&mut self, counters: &Counters, n: usize, arrival: &Arrival<'_, '_>) -> Option<Need> {
         if arrival.action == Action::Complete {
             return self.complete(counters, arrival);
@@ -415,7 +416,8 @@ impl Replay<'_> {
             match settled {
                 Settled::Done => {
                     if partition.wants_growth(view.len()) {
-                        // If there is no memory, it fills up first.
+                        // An error is ignored: without memory to grow, the partition takes keys
+                        // until it is full.
                         let _ = partition.resize(self.room_for(arrival, partition), self.me, with);
                     }
                     return None;
@@ -605,7 +607,7 @@ impl Replay<'_> {
             Take::Known => return None,
             Take::NoMemory => return Some(Need::Memory),
         }
-        self.dead_bytes += bytes as u64; // as far as segments know
+        self.dead_bytes += bytes as u64; // for the segments a record counts as dead
         self.append(bytes, |out| out.copy_from_slice(arrival.raw));
         counters.note_tombstone(bytes);
         self.core.listeners.tracker.met(arrival.entry);

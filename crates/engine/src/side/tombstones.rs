@@ -18,7 +18,7 @@ type Keys = HashMap<Box<[u8]>, u64>;
 
 #[derive(Default)]
 struct Shard {
-    /// By table, then by key: the version that died.
+    /// The versions that died, by table, then by key.
     keys: Mutex<HashMap<TableId, Keys>>,
     count: AtomicUsize,
 }
@@ -54,7 +54,8 @@ impl Tombstones {
         known.is_some_and(|known| version <= *known)
     }
 
-    /// Remembers a tombstone. The key's bucket is locked. False: there is no memory for it.
+    /// Remembers a tombstone. The key's bucket is locked. Returns false if there is no memory for
+    /// it.
     pub fn insert(
         &self,
         space: &Space,

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub struct Budget {
-    /// The limit with which the store was made, by which its structures were sized.
+    /// The limit with which the store was made. Its structures were sized by this limit.
     start: u64,
     /// The highest limit that the store has address space for.
     max: u64,
@@ -61,7 +61,7 @@ impl Budget {
         assert!(before >= bytes, "budget released twice"); // engine::space::S1
     }
 
-    /// Sets the limit if `check`, which gets the limit of before, allows it. Changes are made one
+    /// Sets the limit if `check`, which gets the former limit, allows it. Changes are made one
     /// after the other.
     ///
     /// # Errors
@@ -78,8 +78,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Lowers the ceiling towards the limit: to the limit, if that leaves `kept` bytes free; else
-    /// so far that `kept` and `spare` bytes are free.
+    /// Lowers the ceiling to the limit, if that leaves `kept` bytes free. If not, lowers it towards
+    /// the limit so far that `kept` and `spare` bytes are free.
     pub fn follow(&self, kept: u64, spare: u64) {
         if !self.is_above_limit() {
             return;
@@ -103,7 +103,7 @@ impl Budget {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Up to here memory may be charged now.
+    /// The number of bytes up to which memory may be charged now.
     fn ceiling(&self) -> u64 {
         self.ceiling.load(Ordering::Relaxed)
     }

@@ -29,7 +29,7 @@ fn end_of(bucket: usize) -> u64 {
 
 #[repr(C)]
 pub(super) struct Expiring {
-    /// The range of the expiry times (ms since the Unix epoch).
+    /// The first and the last time of expiry, in milliseconds since the Unix epoch.
     first_ms: AtomicU64,
     last_ms: AtomicU64,
     /// The time of the opening: constant while the window is open.
@@ -97,7 +97,7 @@ impl Expiring {
         self.last_ms.load(Ordering::Relaxed)
     }
 
-    /// There was an entry with this expiry, which memory does not have.
+    /// Notes that there was an entry with this expiry, which memory does not have.
     pub fn note_gone(&self, expires_at_ms: u64) {
         self.last_ms.fetch_max(expires_at_ms, Ordering::Relaxed);
     }
@@ -163,8 +163,8 @@ impl Expiring {
     }
 
     pub fn reset(&self, seen: &Sample, waiting: &Waiting, again_ms: u64) {
-        // The time first: an append that is counted below lowers it again. Acquire pairs with
-        // `note`: the bytes of an entry whose time is replaced here are seen below.
+        // The time is replaced first: an append that is counted below lowers it again. Acquire
+        // pairs with `note`: the bytes of an entry whose time is replaced here are seen below.
         self.first_ms.swap(waiting.first_ms, Ordering::AcqRel);
         let mut settled = true;
         for (bucket, bytes) in self.bytes.iter().enumerate() {

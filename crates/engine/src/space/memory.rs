@@ -12,7 +12,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Addresses for so many windows. `segment_bytes`: a power of two.
+    /// Reserves addresses for this many windows. `segment_bytes`: a power of two.
     ///
     /// # Errors
     /// [`Error::Reserve`].
@@ -86,8 +86,8 @@ impl Memory {
         self.decommit_from(window, 0);
     }
 
-    /// As [`decommit`](Self::decommit), of the bytes from `from` on, to the window's very end: a
-    /// huge page may have backed more than was charged.
+    /// As [`decommit`](Self::decommit), for the bytes from `from` to the window's very end: a huge
+    /// page may have backed more than was charged.
     pub(super) fn decommit_from(&self, window: u32, from: usize) {
         let offset = self.offset_of(window) + from;
         self.region.decommit(offset, self.segment_bytes - from);

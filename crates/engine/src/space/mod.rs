@@ -13,11 +13,11 @@
 //! - S4: the last `reserve` free windows go to survivors only, so that cleaning can always start.
 //!   With a log, the windows just before these go to survivors and tombstones, so that deletes need
 //!   not wait for cleaning.
-//! - S5: a load may leave less than these reserves: it was asked for more heads or cleaners, or for
-//!   less memory. Then the store is *scarce* until the reserves are whole: all sessions of a node
-//!   append to its first head, and tombstones leave one window for cleaning. So two windows are
-//!   enough for deletes, and cleaning frees more than their tombstones take. A load leaves two if
-//!   it can, else one.
+//! - S5: a load may leave less than these reserves, if the store has more heads or cleaners than
+//!   before, or less memory. Then the store is *scarce* until the reserves are whole: all sessions
+//!   of a node append to its first head, and tombstones leave one window for cleaning. So two
+//!   windows are enough for deletes, and cleaning frees more than their tombstones take. A load
+//!   leaves two if it can, else one.
 //!
 //! **Layout**: a location is `region offset / 8`; the window number is the offset shifted by the
 //! segment's size, so an address alone identifies its segment. The first [`SEGMENT_HEADER_BYTES`]
@@ -52,7 +52,7 @@ pub const SEGLET_BYTES: usize = 64 << 10;
 pub const SEGMENT_HEADER_BYTES: usize = duramen_format::segment::HEADER_BYTES;
 
 const SEGMENT_BYTES_MAX: u64 = 8 * MIB;
-/// Holds the longest entry (a little over 1 MiB) with room to spare.
+/// Least bytes of a segment: it holds the longest entry (a little over 1 MiB) with room to spare.
 pub const SEGMENT_BYTES_MIN: u64 = 2 * MIB;
 /// Number of segments at which heads and survivors are a small part of the budget.
 const SEGMENTS_WANTED: u64 = 512;
@@ -64,9 +64,9 @@ const REGION_BYTES_MAX: u64 = 8 << 38;
 /// Windows of each node that heads may take while memory is given back for a lowered limit: enough
 /// that they rarely wait, and few enough that memory falls.
 const SPARE_OF_LOWERING: usize = 4;
-/// Free windows of each node that stay backed then.
+/// Free windows of each node that stay backed while memory is given back for a lowered limit.
 const KEPT_OF_LOWERING: usize = 2;
-/// At most half of the region.
+/// Largest memory budget of a store, in bytes: half of the region.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
 /// Bytes of a segment in a store with this budget, unless its log was made with another size.
@@ -81,7 +81,7 @@ pub fn segment_bytes_of(options: &Options) -> u64 {
     let bytes = options.memory_bytes;
     let asked = options.log.as_ref().map_or(0, |log| log.segment_bytes);
     if asked == 0 && options.tiny && options.flash.is_some() {
-        // For a test: enough segments for all users.
+        // A test gets enough segments for all users of segments.
         (bytes / 64)
             .next_power_of_two()
             .clamp(SEGLET_BYTES as u64, SEGMENT_BYTES_MIN)
@@ -138,9 +138,9 @@ pub enum Purpose {
     Survivor,
     /// The kept entries of a compacted segment, which has its place on disk.
     Compacted,
-    /// A segment of a side log: gets no more than a head would.
+    /// A segment of a side log, which gets no more than a head would.
     Side,
-    /// Copies of entries that are on flash: as a head.
+    /// Copies of entries that are on flash, which get what a head would get.
     Promoted,
 }
 
@@ -306,7 +306,8 @@ impl Space {
     pub fn acquire(&self, node: usize, purpose: Purpose, now_ms: u64, tick: u64) -> Option<u32> {
         let pool = &self.pools[node];
         let window = {
-            // of two concurrent heads, the second must see the windows that the first has left (S4)
+            // if two heads come at once, the second must see the windows that the first has left
+            // (S4)
             let _turn = pool.turn();
             let is_cleaners = matches!(purpose, Purpose::Survivor | Purpose::Compacted);
             if !is_cleaners && self.free_windows_for(node, purpose) == 0 {
@@ -344,8 +345,8 @@ impl Space {
         Some(window)
     }
 
-    /// Takes what a scarce store has beside the window for cleaning, if that holds `bytes`: for
-    /// tombstones, when a whole window more is not free (S5).
+    /// Takes a window of `bytes` for tombstones, if a scarce store has as much beside the window
+    /// for cleaning and no further whole window is free (S5).
     pub fn acquire_short(&self, node: usize, bytes: usize, now_ms: u64, tick: u64) -> Option<u32> {
         let _turn = self.pools[node].turn();
         let spare = self.unbacked_reserve(node, Purpose::Tombstones);
@@ -361,7 +362,7 @@ impl Space {
         Some(window)
     }
 
-    /// The reserves fill up again before a head gets a window (S5).
+    /// Ends a load: the reserves fill up again before a head gets a window (S5).
     pub fn end_loading(&self) {
         self.reserves.end_loading();
         self.reserves.set_scarce(!self.reserves_are_whole());

@@ -21,7 +21,7 @@ struct Lists {
     backed: Vec<u32>,
     /// Lowest window last, so that the store stays at the low end of its region.
     unbacked: Vec<u32>,
-    /// Oldest stamp first.
+    /// Retired windows with their stamps, the oldest stamp first.
     retired: VecDeque<(u64, u32)>,
 }
 

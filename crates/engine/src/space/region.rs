@@ -105,8 +105,7 @@ impl Region {
         // SAFETY: inside the mapping; the caller owns the range.
         let dropped = unsafe { madvise(at, bytes, Advice::LinuxDontNeed) };
         if dropped.is_err() {
-            // The program has called `mlockall` since.
-            // SAFETY: as above.
+            // The first call fails if the program has called `mlockall` since. SAFETY: as above.
             unsafe { munlock(at, bytes).and_then(|()| madvise(at, bytes, Advice::LinuxDontNeed)) }
                 .expect("MADV_DONTNEED on own memory");
         }

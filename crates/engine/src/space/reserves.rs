@@ -11,8 +11,8 @@ const SPARE_OF_LOADING: usize = 2;
 pub struct Reserves {
     /// Windows per node that tombstones, and rewrites, may take beyond the limit of heads.
     tombstones: usize,
-    /// Windows of each node that a load leaves; 0: no segments are being loaded. While they are,
-    /// the reserves of writers may be used, and fill up again afterwards.
+    /// Windows of each node that a load leaves; 0: no segments are being loaded. A load may use the
+    /// reserves of writers, which fill up again afterwards.
     loading: AtomicUsize,
     /// The reserves have not been whole since the load (space::S5).
     scarce: AtomicBool,
@@ -29,7 +29,8 @@ impl Reserves {
 
     #[inline(always)]
     pub fn are_scarce(&self) -> bool {
-        // Relaxed: set before any session is used. A late look at its end does no harm.
+        // Relaxed: the flag is set before any session is used, and a thread that sees its end late
+        // does no harm.
         self.scarce.load(Ordering::Relaxed)
     }
 
@@ -61,12 +62,12 @@ impl Reserves {
         self.beside(pool, purpose).saturating_sub(pool.backed())
     }
 
-    /// Segments are being loaded from now on.
+    /// Begins a load of segments.
     pub fn begin_loading(&self) {
         self.loading.store(SPARE_OF_LOADING, Ordering::Relaxed);
     }
 
-    /// The load has no memory otherwise: it leaves one window, for compaction.
+    /// Lets a load that has no other memory leave one window only, for compaction.
     pub fn leave_less(&self) {
         self.loading.store(1, Ordering::Relaxed);
     }
@@ -80,7 +81,8 @@ impl Reserves {
         self.loading.load(Ordering::Relaxed)
     }
 
-    /// True while a load leaves windows on every node, and not only on that of its segment.
+    /// True while a load leaves windows on every node, and not only on the node of the segment that
+    /// it loads.
     pub(super) fn are_of_all_nodes(&self) -> bool {
         self.spare_of_loading() == SPARE_OF_LOADING
     }

@@ -1,5 +1,5 @@
-//! SegmentInfo: the data about the segment in each window, one cache line per segment [Merritt17
-//! §3.4], and a second one for the bytes that expire.
+//! The data about the segment in each window: one cache line per segment [Merritt17 §3.4], and a
+//! second one for the bytes that expire.
 //!
 //! Live bytes are `appended - (sum of the actors' dead counters - dead_base)`: writers count the
 //! entries that they kill in their own counters (`counters`), so an overwrite writes no line here.
@@ -94,13 +94,14 @@ impl Segment {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// A head or survivor is full: from now on it is immutable and may be cleaned.
+    /// Closes the segment of a full head or survivor: from now on it is immutable and may be
+    /// cleaned.
     pub fn close(&self) {
         debug_assert!(matches!(self.state(), State::Head | State::Survivor));
         self.set_state(State::Closed);
     }
 
-    /// Claims a closed segment for one cleaner. False: another was faster.
+    /// Claims a closed segment for one cleaner. Returns false if another cleaner was faster.
     pub fn claim(&self) -> bool {
         let (from, to) = (State::Closed as u8, State::Victim as u8);
         self.state
@@ -114,7 +115,7 @@ impl Segment {
         self.set_state(State::Closed);
     }
 
-    /// Called by the segment's one appender.
+    /// Records how far the segment is filled. Called by the segment's one appender.
     #[inline(always)]
     pub fn set_appended(&self, bytes: u32) {
         // Release pairs with Acquire in `appended_bytes`: entries are whole up to here.
@@ -127,7 +128,8 @@ impl Segment {
         self.expiring.note(entry_bytes, expires_at_ms);
     }
 
-    /// The segment on disk has an entry with this expiry, of which memory may have nothing.
+    /// Notes that the segment on disk has an entry with this expiry, of which memory may have
+    /// nothing.
     pub fn note_gone_expiry(&self, expires_at_ms: u64) {
         self.expiring.note_gone(expires_at_ms);
     }
@@ -137,7 +139,8 @@ impl Segment {
         self.expiring.last_ms()
     }
 
-    /// An entry that expires was moved elsewhere before any other thread saw it.
+    /// Takes back what was noted for an entry that expires: it was moved elsewhere before any other
+    /// thread saw it.
     pub fn take_back_expiry(&self, entry_bytes: u32, expires_at_ms: u64) {
         self.expiring.take_back(entry_bytes, expires_at_ms);
     }
@@ -157,14 +160,15 @@ impl Segment {
         self.expiring.seen()
     }
 
-    /// No entry waits yet: for [`reset_expiry`](Self::reset_expiry).
+    /// An empty collection of waiting entries, to be filled for
+    /// [`reset_expiry`](Self::reset_expiry).
     pub fn waiting_expiry(&self) -> Waiting {
         self.expiring.waiting()
     }
 
-    /// The expiry pass has examined every entry that was counted in `seen`, and has found those
-    /// that are `waiting`. If more were appended meanwhile, it has to examine the segment again
-    /// after `again_ms`.
+    /// Notes that the expiry pass has examined every entry that was counted in `seen`, and that
+    /// those in `waiting` wait. If more were appended meanwhile, it has to examine the segment
+    /// again after `again_ms`.
     pub fn reset_expiry(&self, seen: &Sample, waiting: &Waiting, again_ms: u64) {
         self.expiring.reset(seen, waiting, again_ms);
     }
@@ -189,7 +193,7 @@ impl Segment {
         self.appended.load(Ordering::Acquire)
     }
 
-    /// Bytes of entries that were appended and are not live; `live`: those that are.
+    /// Bytes of entries that were appended and are not live; `live`: the live bytes.
     pub fn dead_beside(&self, live: u64) -> u64 {
         let entries = u64::from(self.appended_bytes()).saturating_sub(SEGMENT_HEADER_BYTES as u64);
         entries.saturating_sub(live)

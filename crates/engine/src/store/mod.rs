@@ -1,5 +1,5 @@
-//! The store as its owner uses it: created from options, entered by sessions, with tables and
-//! figures.
+//! The store as its owner uses it: it is created from options, has tables and figures, and is
+//! entered by sessions.
 
 mod heads;
 mod segments;
@@ -58,8 +58,8 @@ impl Store {
         }))
     }
 
-    /// Whether this process is a fork of the one that made the store: then its threads do not exist
-    /// here, and a lock may be held for ever.
+    /// Whether this process is a fork of the one that made the store. The store's threads do not
+    /// exist in a fork, and its locks may be held for ever.
     #[inline]
     pub fn is_inherited(&self) -> bool {
         self.origin.is_inherited()
@@ -75,7 +75,7 @@ impl Store {
     }
 
     /// Changes the behaviour at the memory limit. A segment whose eviction has begun is still
-    /// finished. A store that becomes a cache has counted no reads before.
+    /// finished. Reads are counted only while the store is a cache.
     pub fn set_mode(&self, mode: Mode) {
         self.core.set_mode(mode);
     }
@@ -87,7 +87,7 @@ impl Store {
 
     /// One step of cleaning as a cleaner thread does it, of about `quota_bytes` of victims, as if
     /// memory were short. For a caller without cleaner threads that decides the time itself (a
-    /// simulator). False: there was nothing to do.
+    /// simulator). Returns false if there was nothing to do.
     pub fn clean_step(&self, quota_bytes: u64) -> bool {
         let core = &self.core;
         let mut context = core.cleaners.lock(0);
@@ -131,14 +131,15 @@ impl Store {
     }
 
     /// Sets the hard budget, in bytes: at most
-    /// [`Options::memory_bytes_max`](crate::Options::memory_bytes_max). More can be used at once.
-    /// Of less, memory is given back in the background ([`Stats::excess_bytes`] says how much has
-    /// to be); writes go on meanwhile. A cache then evicts what does not fit.
+    /// [`Options::memory_bytes_max`](crate::Options::memory_bytes_max). A higher budget can be used
+    /// at once. With a lower one, memory is given back in the background, and writes go on
+    /// meanwhile; [`Stats::excess_bytes`] says how much is still to be given back. A cache then
+    /// evicts the entries that do not fit.
     ///
     /// # Errors
     /// [`Error::BudgetTooSmall`], [`Error::BudgetTooLarge`]; [`Error::BudgetBelowData`]: a store's
-    /// live data do not fit; [`Error::BudgetBusy`]: less memory, while data is loaded, or while
-    /// it is not known how much a clear left. Nothing was changed.
+    /// live data do not fit; [`Error::BudgetBusy`]: the budget cannot be lowered while data is
+    /// loaded, or while it is not known how much data a clear left. Nothing was changed.
     ///
     /// [`Stats::excess_bytes`]: crate::Stats::excess_bytes
     pub fn set_memory(&self, bytes: u64) -> Result<(), Error> {
@@ -182,8 +183,8 @@ impl Store {
         for (table, key) in &keys {
             let mut guard = session.pin();
             let (hash, mut is_expired) = (guard.hash(key), false);
-            // With its key locked, a guard cleans, and waits for memory for a moment only: the
-            // caller may be the thread that frees it.
+            // A guard with a locked key cleans, and waits for memory for a moment only: the caller
+            // may be the thread that frees memory.
             match guard.lock_keys_expecting(&[(*table, hash)], Default::default()) {
                 Err(Error::NoSuchTable(_)) => continue,
                 locked => locked?,
@@ -192,7 +193,7 @@ impl Store {
                 is_expired = object.is_none();
                 match is_expired {
                     true => Decision::Remove,
-                    false => Decision::Keep, // it was replaced, or the clock was set back
+                    false => Decision::Keep, // the object was replaced, or the clock was set back
                 }
             });
             let _ = guard.order().take_position(); // no reply depends on it
@@ -232,7 +233,8 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // Handles of threads that do not exist here: even to drop them would be an error.
+            // The handles are of threads that do not exist here: even to drop them would be an
+            // error.
             std::mem::forget(std::mem::take(&mut self.threads));
             return;
         }

@@ -23,8 +23,8 @@ impl Store {
 }
 
 impl Segments<'_> {
-    /// Tells the listener of [`Listeners::when_damaged`](crate::Listeners::when_damaged), and
-    /// counts, the damage that the owner of the log has found in a segment of it.
+    /// Reports damage that the owner of the log has found in a segment to the listener of
+    /// [`Listeners::when_damaged`](crate::Listeners::when_damaged), and counts it.
     pub fn tell_damage(self, segment: SegmentId, is_mended: bool, what: String) {
         self.store.core.listeners.damages.tell(EntryDamage {
             segment,
@@ -33,8 +33,8 @@ impl Segments<'_> {
         });
     }
 
-    /// This survivor of a pass will never be durable: its pass is given up, so that later ones do
-    /// not wait for it. False: it is no survivor that waits for its Swap.
+    /// This survivor of a pass will never be durable: gives its pass up, so that later passes do
+    /// not wait for it. Returns false if the segment is no survivor that waits for its Swap.
     pub fn give_up_pass_of(self, survivor: SegmentId, why: &str) -> bool {
         let log = self.store.log();
         let is_first = log.and_then(|log| log.swaps().give_up_pass_of(survivor));
@@ -50,7 +50,8 @@ impl Segments<'_> {
 
     /// The replica of this segment is damaged: the next cleaning pass takes it, whatever that
     /// gains. A repeated call has no effect. An open segment is taken when it is closed
-    /// ([`Heads::close_all`](crate::Heads::close_all)), one whose cleaning was given up never.
+    /// ([`Heads::close_all`](crate::Heads::close_all)). A segment whose cleaning was given up is
+    /// never taken.
     pub fn relocate(self, segment: SegmentId) {
         let Some(log) = self.store.log() else {
             return;
@@ -66,8 +67,8 @@ impl Segments<'_> {
             return Relocation::Done;
         };
         let swaps = log.swaps();
-        // Looked up first, as a pass that begins meanwhile moves a segment from one of these places
-        // to another.
+        // These places are looked up first, because a pass that begins meanwhile moves a segment
+        // from one of them to another.
         let has_source = swaps.turn().is_taken()
             || swaps.queues().passes().is_victim(segment)
             || swaps.queues().passes().is_emptied(segment)
@@ -86,7 +87,8 @@ impl Segments<'_> {
         windows.any(|(window, known)| known.is_in_log() && log.segment_of(window) == segment)
     }
 
-    /// A step of relocation, for a store without cleaner threads. False: there was nothing to do.
+    /// Does a step of relocation, for a store without cleaner threads. Returns false if there was
+    /// nothing to do.
     pub fn relocation_step(self, quota_bytes: u64) -> bool {
         let log = self.store.log();
         let asks = log.is_some_and(|log| log.swaps().relocations.is_asking());
@@ -106,11 +108,12 @@ impl Segments<'_> {
         let core = self.store.core();
         let log = core.log.as_deref()?;
         let visitor = Visitor::wait(core);
-        // Does not wait: the caller may be the thread that an exclusive session waits for.
+        // The visitor enters without waiting, because the caller may be the thread that an
+        // exclusive session waits for.
         core.door.try_enter(visitor.slot, true);
         let stamp = core.door.epochs().stamp_of(visitor.slot);
-        // Found under the pin: if the side log is given up now, or the segment is compacted, or
-        // cleaned after its Swap, its memory stays until the pin ends.
+        // The window is found under the pin. If the side log is given up now, or the segment is
+        // compacted, or cleaned after its Swap, the window's memory stays until the pin ends.
         let swaps = log.swaps();
         let window = swaps.queues().survivors().written_window(segment);
         let here = window.and_then(|window| {

@@ -65,7 +65,7 @@ impl Tables<'_> {
     }
 
     /// Makes a table that has this id in the whole cluster. Other servers may send objects of any
-    /// version to it.
+    /// version to the table.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -84,7 +84,7 @@ impl Tables<'_> {
         Ok(())
     }
 
-    /// Restores a table after a restart. Table 0 exists already and gets this floor and level. New
+    /// Restores a table after a restart. Table 0 exists already, and gets this floor and level. New
     /// writes to the table get versions from `floor` on.
     ///
     /// # Errors

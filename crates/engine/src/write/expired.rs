@@ -8,9 +8,9 @@ use crate::session::verified::Found;
 use crate::{Departure, KeyHash, TableId};
 
 impl Pin<'_> {
-    /// A key was found expired: takes it out of the index if a listener wants to hear of it, so
-    /// that it hears when the key is met, and once. As for the expiry pass, an entry that could
-    /// still vanish stays. No bucket is locked, except those of a transaction.
+    /// A key was found expired: takes it out of the index if a listener wants to hear of it. So the
+    /// listener hears of the key when it is met, and only once. As in the expiry pass, an entry
+    /// that could still vanish stays. No bucket is locked, except those of a transaction.
     #[cold]
     pub(crate) fn expire_now(&self, table: TableId, index: &Index, hash: KeyHash, key: &[u8]) {
         let core = self.core();

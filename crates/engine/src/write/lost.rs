@@ -47,7 +47,7 @@ impl Guard<'_> {
                     .and_then(|(_, _, entry)| self.pin.object(entry));
                 let met = Met::new(object, &locked);
                 remove_met(self, (table, index), (hash, key), locked, met)?;
-                continue; // it is absent now, or was not removed yet
+                continue; // the key is absent now, or was not removed yet
             }
             let Guard {
                 pin, append, seen, ..

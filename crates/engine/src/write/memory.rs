@@ -1,4 +1,4 @@
-//! Memory for writes: of a head that has no room, and of the index.
+//! Finds memory for writes: for a head that has no room, and for the index.
 //!
 //! The lock order is that of [`write`](super).
 
@@ -36,9 +36,9 @@ impl<'s> Appender<'s> {
     }
 
     fn seek_room(&mut self, pin: &mut Pin<'s>, purpose: Purpose) -> Result<(), Error> {
-        // A transaction stays inside (its views must not go) but takes a fresh stamp each time, so
-        // that memory becomes free. It is never outside, not even for an instant: another guard
-        // could then become alone.
+        // A transaction stays inside, because its views must not go, but takes a fresh stamp each
+        // time, so that memory becomes free. The transaction is never outside, not even for an
+        // instant: another guard could then become alone.
         let (core, head) = (pin.core(), self.head());
         let (slot, me) = (pin.entries().slot(), pin.me());
         if !pin.is_in_step() {
@@ -64,7 +64,7 @@ impl<'s> Appender<'s> {
         found
     }
 
-    /// Cleaning frees nothing while all dead entries are in open segments, which it leaves alone.
+    /// Cleaning frees nothing while all dead entries are in open segments, which it does not take.
     /// In this case, closes the head's own segment, so that room is sought once more.
     fn or_close_head(
         &mut self,
@@ -118,7 +118,8 @@ impl<'s> Appender<'s> {
             press_flash(core, node);
             pin.work().note_waited();
         }
-        // With a tier in any case: segments that leave memory wait for our pin too.
+        // With a tier the guard leaves in any case: segments that leave memory wait for our pin
+        // too.
         if !core.space.release_one(node) || core.tier().is_some() {
             self.make_room(pin, Purpose::Head)?;
             core.space.release_one(node);
@@ -141,8 +142,8 @@ impl<'s> Appender<'s> {
             Resize::NoMemory => self.make_index_room(pin, search),
             Resize::Busy => {
                 if pin.locks().are_taken() {
-                    // A key that the transaction did not lock, in a bucket that it did: it would
-                    // wait for itself.
+                    // A transaction that writes a key that it did not lock, in a bucket that it did
+                    // lock, would wait for itself.
                     if !search.tries() {
                         return Err(core.out_of_memory());
                     }

@@ -13,13 +13,13 @@ use std::time::Duration;
 
 /// The cleaners of a store.
 pub struct Cleaners {
-    /// One per cleaner thread, then those that helping writers share.
+    /// One context per cleaner thread, then those that helping writers share.
     contexts: Box<[Mutex<Context>]>,
-    /// By context, outside of the locks.
+    /// The figures of each context, outside of the contexts' locks.
     tallies: Box<[Tally]>,
     /// Contexts before this one belong to cleaner threads.
     threads: usize,
-    /// The contexts of a node are so many places apart.
+    /// The number of nodes: the contexts of one node are so many places apart.
     nodes: usize,
     /// Figures about the load.
     pub pacer: Pacer,
@@ -117,7 +117,7 @@ impl Cleaners {
         }
     }
 
-    /// Lets the calling cleaner thread sleep until it is woken, and no longer than this.
+    /// Lets the calling cleaner thread sleep until it is woken, but not longer than `length`.
     pub fn nap(&self, length: Duration) {
         let guard = self.bell.lock.lock().expect("cleaner's bell");
         self.bell.sleeping.store(true, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl Cleaners {
         self.bell.shutdown.load(Ordering::Acquire)
     }
 
-    /// A cleaner thread found nothing to do.
+    /// Notes that a cleaner thread found nothing to do.
     pub fn note_idle_look(&self) {
         self.idle_looks.fetch_add(1, Ordering::Release);
     }

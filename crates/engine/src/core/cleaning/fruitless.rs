@@ -21,7 +21,7 @@ impl Fruitless {
     /// victims as there are candidates, or with `most`. So each round but the last one frees
     /// memory, and their number is bounded while nothing dies.
     pub fn may_gain(&mut self, candidates: u64, most: u64, died: u64, segment_bytes: u64) -> bool {
-        // An estimate of expired bytes was too high.
+        // An earlier estimate of expired bytes may have been too high.
         self.died = self.died.min(died);
         if died.saturating_sub(self.died) >= candidates * segment_bytes / DIED_PART {
             self.begin_round();
@@ -53,7 +53,7 @@ impl Fruitless {
 
 /// The rounds of combined passes. With zones, each pass of a round takes its victims from one zone.
 /// A zone has few segments, so with large objects such a round may be fruitless although passes
-/// over all segments gain: then these follow.
+/// over all segments gain: then passes over all segments follow.
 #[derive(Debug, Default)]
 pub struct Rounds {
     in_zones: Fruitless,
@@ -80,7 +80,7 @@ impl Rounds {
         (self.is_in_zone || may_gain(&mut self.over_all)).then_some(self.is_in_zone)
     }
 
-    /// As [`Fruitless::pass_ended`], of the pass that was chosen last.
+    /// As [`Fruitless::pass_ended`], for the pass that was chosen last.
     pub fn pass_ended(&mut self, victims: (u64, u64), survivors: (u64, u64)) {
         match self.is_in_zone {
             true => self.in_zones.pass_ended(victims, survivors),
@@ -88,7 +88,7 @@ impl Rounds {
         }
     }
 
-    /// A full survivor left so many bytes unused.
+    /// Notes that a full survivor left this many bytes unused.
     pub fn note_unused(&mut self, bytes: u64) {
         self.unused_bytes = (self.unused_bytes * 7 + bytes).div_ceil(8);
     }

@@ -57,11 +57,11 @@ impl Tally {
 /// The destination of a victim's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Without a log: they go to the open survivor.
+    /// Without a log: the entries go to the open survivor.
     Plain,
     /// The segment keeps its id and gets a smaller window (with a log).
     Compact,
-    /// They go to survivors of a pass, new segments of the log.
+    /// The entries go to survivors of a pass, which are new segments of the log.
     Combine,
 }
 
@@ -71,7 +71,7 @@ pub struct Current {
     pub kind: Kind,
     /// Its segment, with a log.
     pub segment: SegmentId,
-    /// Offsets in the region.
+    /// Offsets in the region: of the next entry to clean, and of the segment's end.
     pub at: usize,
     pub end: usize,
     pub evict: bool,
@@ -88,19 +88,20 @@ pub struct Current {
     pub again: Vec<usize>,
     /// The survivor takes this victim alone and is cut to its length afterwards.
     pub compacting: bool,
-    /// Objects of it are evicted, and this is announced for it alone (levels::V4).
+    /// Objects of this victim are evicted, and that is announced for this segment alone
+    /// (levels::V4).
     pub announced: bool,
     /// By the counters, no entry in it is alive.
     pub dead: bool,
     /// Its entries before this offset were verified (sound::V1); nothing is moved before all are.
     pub verified: usize,
-    /// It was taken in an earlier step than the present one.
+    /// The victim was taken in an earlier step than the present one.
     pub is_stale: bool,
     /// Verified copies of the entries of which a bit was put back, by their offsets.
     pub mended: BTreeMap<usize, Vec<u64>>,
     /// Its bytes were read back from flash.
     pub warmed: bool,
-    /// The entries of its replicas; `None`: origins are not noted.
+    /// Follows the entries of the victim's replicas; `None`: origins are not noted.
     pub trace: Option<Trace>,
 }
 
@@ -141,7 +142,7 @@ impl Context {
         }
     }
 
-    /// True if it has read a victim back: memory for one is set aside (core::flash::F6).
+    /// True if this context has read a victim back: memory for one is set aside (core::flash::F6).
     pub fn has_warmed(&self) -> bool {
         self.current.as_ref().is_some_and(|current| current.warmed)
     }
@@ -199,7 +200,7 @@ pub struct PassAtWork {
 }
 
 impl PassAtWork {
-    /// The victim that is emptied next is sound.
+    /// Notes that the victim that is emptied next is sound, and so certain to leave.
     pub fn leaves(&mut self, victim: SegmentId) {
         if self.leaving.last() != Some(&victim) {
             self.leaving.push(victim);
@@ -218,7 +219,7 @@ pub struct Pacer {
     victim_live: AtomicU64,
     /// Used by the first cleaner thread only.
     shrinker: Mutex<Shrinker>,
-    /// Memory is given back.
+    /// Memory is being given back to the system.
     shrinking: AtomicBool,
     /// Used by the first cleaner thread only.
     lowering: Mutex<Lowering>,
@@ -238,8 +239,8 @@ pub struct Pacer {
     longest_stall_ns: AtomicU64,
 }
 
-/// Progress of a device, and one, when a writer last waited for it in vain; 0: none has. It is void
-/// as soon as the device has progressed.
+/// The progress of a device plus one, at the time when a writer last waited for it in vain; 0: none
+/// has. The note is void as soon as the device has progressed.
 #[derive(Default)]
 pub struct Stuck(AtomicU64);
 
@@ -248,7 +249,8 @@ impl Stuck {
         self.0.store(progress + 1, Ordering::Relaxed);
     }
 
-    /// Whether the device has not progressed since; `None`: there is no such device.
+    /// Whether the device has made no progress since the note. `progress`: its present progress;
+    /// `None`: there is no such device.
     pub fn stands(&self, progress: Option<u64>) -> bool {
         progress.is_some_and(|progress| progress + 1 == self.0.load(Ordering::Relaxed))
     }
@@ -318,7 +320,7 @@ impl Pacer {
         self.index_vain_ms.load(Ordering::Relaxed)
     }
 
-    /// A writer has waited so long for memory.
+    /// Notes that a writer has waited for memory for this time.
     pub fn note_stall(&self, ns: u64) {
         self.longest_stall_ns.fetch_max(ns, Ordering::Relaxed);
     }

@@ -15,7 +15,7 @@ const INDEX_PART: f64 = 0.35;
 const FOOTPRINT: f64 = 2.0;
 /// The same with a log, in multiples of live bytes and tombstones. Cleaning is dearer there: every
 /// dead entry must be examined, and an entry that dies young leaves a tombstone which only the
-/// disk's cleaning can end. And waiting makes more of it unnecessary.
+/// disk's cleaning can end. The longer cleaning waits, the more of it becomes unnecessary.
 const FOOTPRINT_WITH_LOG: f64 = 3.0;
 
 /// The need of a store for cleaning, demotion and eviction.
@@ -75,8 +75,8 @@ impl Need<'_> {
         self.ease(node) <= 1.0
     }
 
-    /// True while the store grows: then windows are backed ahead of the heads, which would have to
-    /// touch them anyway.
+    /// True while the store grows: windows are then backed ahead of the heads, which would have to
+    /// touch that memory anyway.
     pub fn is_filling(self, node: usize) -> bool {
         self.ease(node) > 1.0
     }
@@ -106,7 +106,8 @@ impl Need<'_> {
         let live = core.live_in_memory();
         let slack = (4 + heads + 2 * contexts) * segment_bytes;
         let goal = live + live / 8 + slack as u64;
-        // An effort that was begun is finished: its end does not depend on how much a step frees.
+        // The effort ends at this floor, below the goal at which it begins, so it does not depend
+        // on how much a single step frees.
         let floor = live + live / 16 + (contexts * segment_bytes) as u64;
         let calm = (live + live / 2).max(goal + goal / 16);
         let committed = core.segment_bytes_committed();
@@ -168,9 +169,9 @@ impl Need<'_> {
             || tier.is_some_and(|tier| tier.pressure.is_by_index())
     }
 
-    /// True if cold segments may be victims. Once the device has failed, their survivors stay in
-    /// memory, and they free none: then only disk asks for them, while memory is not short
-    /// (context::C2).
+    /// True if cold segments may be victims. Once the device has failed, survivors of cold segments
+    /// stay in memory, so cleaning these frees no memory. It is then done only for the sake of the
+    /// disk, while memory is not short (context::C2).
     pub fn may_clean_cold(self, node: usize) -> bool {
         let tier = self.core.tier();
         tier.is_some_and(|tier| !tier.has_failed()) || !self.is_low(node)

@@ -9,7 +9,7 @@ pub struct PlainPasses {
     /// Rounds of victims in memory, and on flash.
     in_memory: Fruitless,
     on_flash: Fruitless,
-    /// The running pass, if it should gain something.
+    /// The running pass, if it evicts nothing: then it should gain something.
     running: Option<Running>,
     /// Entries of the victims are evicted.
     evict: bool,
@@ -41,7 +41,7 @@ impl PlainPasses {
         });
     }
 
-    /// A victim with so many bytes of entries is empty.
+    /// Notes that a victim with this many bytes of entries is empty.
     pub fn note_emptied(&mut self, bytes: u64) {
         if let Some(pass) = &mut self.running {
             pass.victims = (pass.victims.0 + 1, pass.victims.1 + bytes);

@@ -26,7 +26,8 @@ impl Default for Remembered {
 }
 
 impl Remembered {
-    /// A pass begins or ends, which changes the set of segments that leave together.
+    /// Forgets all answers: a pass begins or ends, which changes the set of segments that leave
+    /// together.
     pub fn forget(&mut self) {
         self.answers.fill((0, false));
     }

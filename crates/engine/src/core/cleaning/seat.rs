@@ -45,7 +45,7 @@ impl Seat {
         core.cleaners.tally(self.number)
     }
 
-    /// Pins the slot. False: another guard is alone in the store, or wants to be.
+    /// Pins the slot. Returns false if another guard is alone in the store, or wants to be.
     pub fn enter(self, core: &Core) -> bool {
         core.door.try_enter(self.slot, false)
     }

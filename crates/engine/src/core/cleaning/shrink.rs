@@ -99,8 +99,8 @@ impl Shrinker {
     }
 }
 
-/// Whether cleaning frees memory for a budget that was lowered. It is needed even while sessions
-/// write; but what cleaning cannot free is left alone here too.
+/// Whether cleaning frees memory for a budget that was lowered. Cleaning goes on for it even while
+/// sessions write; but memory that cleaning cannot free is left alone here too.
 #[derive(Default)]
 pub struct Lowering {
     /// Least memory in this effort, and the number of looks since; 0: there is no effort.

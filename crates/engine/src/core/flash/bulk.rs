@@ -62,7 +62,7 @@ impl Image {
         let bytes = memory.bytes_mut();
         let read = tier.device.read_any(place, bytes);
         if !tier.is_there(&core.space, window, incarnation, slot) {
-            return Ok(None); // core::flash::F3: the result of the read does not count
+            return Ok(None); // core::flash::F3: the bytes that were read do not count
         }
         let passes = read.is_err() && has_bug(Bug::UnreadIsEmpty);
         if read.is_err() && !passes {
@@ -242,7 +242,7 @@ impl Gather {
         self.holding.forget();
     }
 
-    /// Forgets the noted entries: they are looked up again.
+    /// Forgets the noted entries, which the caller looks up again.
     pub(crate) fn look_anew(&mut self) {
         self.lacking.clear();
     }

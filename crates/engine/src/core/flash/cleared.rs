@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of pending indexes (K3).
 const PENDING_MAX: usize = 256;
-/// Most that a clear adds: the objects and the parts of a table.
+/// Maximum number of indexes that a clear adds: those of a table's objects and of its parts.
 const ADDED_MAX: usize = 2;
 /// Buckets walked through in one step, under one pin: less than 1 ms.
 const STEP_BUCKETS: usize = 1024;
@@ -58,7 +58,7 @@ pub struct Cleared {
     hasher: KeyHasher,
     /// Number of sets.
     left: AtomicUsize,
-    /// Number of sets that wait for more than segments which could not be read for minutes.
+    /// Number of sets that are not stuck: some of their entries are in segments that can be read.
     pending: AtomicUsize,
     /// Steps done since the start.
     progress: AtomicU64,
@@ -80,16 +80,17 @@ struct Set {
 struct Walk {
     partition: usize,
     bucket: usize,
-    /// Some buckets of this partition so far are still used; and some of earlier partitions.
+    /// Whether some buckets that were passed are still used: in this partition, and in earlier
+    /// ones.
     used_here: bool,
     used: bool,
     /// A slot of this round points to a segment that can be read, or may soon be.
     is_hopeful: bool,
     /// Windows on flash that slots pointed to.
     cold: BTreeSet<u32>,
-    /// Those windows are being read now; afterwards the walk makes another round.
+    /// The windows in `cold` are being read now; afterwards the walk makes another round.
     reads: bool,
-    /// Some entry was counted in this round; and the round is not the first.
+    /// Whether some entry was counted in this round, and whether the round is not the first.
     counted: bool,
     goes_round: bool,
     /// The last rounds were in vain: the next one does not begin before this time.
@@ -99,7 +100,7 @@ struct Walk {
 }
 
 impl Cleared {
-    /// `hasher`: of the keys of all tables.
+    /// `hasher`: computes the hashes of the keys of all tables.
     pub fn new(hasher: KeyHasher) -> Cleared {
         Cleared {
             hasher,
@@ -153,8 +154,8 @@ impl Cleared {
         self.count(&sets);
     }
 
-    /// Counts an entry as dead that the index does not point to, if a clear left that to the thread
-    /// that finds it (K1). The caller is pinned since it saw the entry in its window, and owns the
+    /// Counts an entry as dead to which the index does not point, if a clear has left it to be
+    /// counted (K1). The caller is pinned since it saw the entry in its window, and owns the
     /// counters.
     #[inline]
     pub fn meet(&self, space: &Space, entry: &Entry<'_>, location: u64, counters: &Counters) {
@@ -219,7 +220,8 @@ fn is_urgent(core: &Core, tier: &Tier) -> bool {
         || tier.pressure.others_come_first(core.clock().now_ms())
 }
 
-/// A step of counting the entries that clears left. False: nothing to do now.
+/// Does a step of counting the entries that clears left. Returns false if there is nothing to do
+/// now.
 pub fn count(core: &Core, context: &Context) -> bool {
     let Some(set) = core.cleared().next() else {
         return false;
@@ -264,7 +266,7 @@ pub fn count(core: &Core, context: &Context) -> bool {
     again
 }
 
-/// Some buckets: counts entries in memory, and notes the windows of others. Pinned.
+/// Walks through some buckets: counts entries in memory, and notes the windows of others. Pinned.
 fn walk_through(core: &Core, seat: Seat, tier: Option<&Tier>, set: &Set, walk: &mut Walk) {
     let stamp = core.door.epochs().stamp_of(seat.slot());
     let counters = seat.counters(core);
@@ -308,7 +310,8 @@ fn walk_through(core: &Core, seat: Seat, tier: Option<&Tier>, set: &Set, walk: &
     }
 }
 
-/// Reads the next segment on flash and counts its pending entries. False: not now.
+/// Reads the next segment on flash and counts its pending entries. Returns false if that is not
+/// possible now.
 fn read_next(core: &Core, context: &Context, tier: &Tier, walk: &mut Walk) -> bool {
     if context.has_warmed() || !(is_urgent(core, tier) || tier.background_reads.are_rested()) {
         return false;
@@ -318,7 +321,8 @@ fn read_next(core: &Core, context: &Context, tier: &Tier, walk: &mut Walk) -> bo
         return true;
     };
     let segment = &core.space.segments[window as usize];
-    // The entries of another cleaner's victim are counted by that cleaner, or met again.
+    // If the segment is another cleaner's victim, that cleaner counts its entries, or this walk
+    // meets them again.
     if segment.claim() {
         let warm = |demotion: Demotion<'_>| demotion.warm(window);
         if core.is_cold(window) && core.demotion().is_some_and(warm) {
@@ -330,8 +334,8 @@ fn read_next(core: &Core, context: &Context, tier: &Tier, walk: &mut Walk) -> bo
     true
 }
 
-/// Counts the pending entries of a segment that this context has claimed and read back. False:
-/// another guard wants to be alone.
+/// Counts the pending entries of a segment that this context has claimed and read back. Returns
+/// false if another guard wants to be alone.
 fn count_warmed(core: &Core, seat: Seat, window: u32) -> bool {
     let start = core.space.offset_of(window);
     let end = start + core.space.segments[window as usize].appended_bytes() as usize;

@@ -16,15 +16,15 @@ use std::time::Instant;
 
 /// A segment with a larger live part frees too little to be worth reading and writing it.
 pub const FLASH_LIVE_PART_MAX: f64 = 0.95;
-/// Dead part of a segment on flash that is worth a pass, whatever other passes gain: so much is
-/// gone after it.
+/// Dead part of a segment on flash that makes a pass worthwhile, whatever other passes gain: after
+/// the pass that part is gone.
 pub const FLASH_DEAD_PART: f64 = 1.0 - FLASH_LIVE_PART_MAX;
 /// Live part of the memory for entries above which segments are demoted; below it memory is
 /// cleaned.
 const LIVE_PART: f64 = 0.70;
 /// Above this part of memory in use, cleaning is judged by its gain, once it has freed
 /// `JUDGED_SEGMENTS` segments: it is in vain if less than a tenth of them was gained. Values of
-/// half a segment can be moved about for ever.
+/// half a segment, for example, can be moved about for ever.
 const USED_PART: f64 = 0.80;
 const JUDGED_SEGMENTS: u64 = 8;
 /// Free windows that promoted copies leave, besides the open ones.
@@ -36,7 +36,8 @@ const UNUSED_STEPS: usize = 16;
 #[cfg(not(any(loom, shuttle)))]
 const INDEX_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
 
-/// The tier of a store, beside all that decides which segments go there and come back.
+/// The tier of a store, with the rest of the store: together they decide which segments go to flash
+/// and come back.
 #[derive(Clone, Copy)]
 pub struct Demotion<'c> {
     core: &'c Core,
@@ -141,14 +142,14 @@ impl Demotion<'_> {
             hollow |= live <= self.hollow_bytes() && self.is_hollow(window);
         }
         tier.set_live_bytes(sum);
-        let wants = hollow && !tier.has_failed(); // else no slot is needed any more
+        let wants = hollow && !tier.has_failed(); // without one, nothing needs a slot
         tier.background_reads.note_hollow(wants);
         tier.promoted
             .weigh(self.room_for_promoted(), core.actors.log_time());
     }
 
     /// True if live entries fill memory, not dead ones: then cleaning does not help. `survivors`:
-    /// of cold victims, which may take the last slots.
+    /// room is wanted for survivors of cold victims, which may take the last slots.
     pub fn is_wanted(self, node: usize, survivors: bool) -> bool {
         let Demotion { core, tier } = self;
         if !tier.has_room(survivors) {
@@ -184,14 +185,16 @@ impl Demotion<'_> {
             && committed as f64 >= USED_PART * hard as f64
     }
 
-    /// The index lacks memory for a new key: a cache then evicts the entries of a victim.
+    /// Notes that the index lacks memory for a new key: a cache then evicts the entries of a
+    /// victim.
     pub fn evict_for_index(self) {
         if self.core.need().evicts_from_flash() {
             self.tier.pressure.set_by_index(true);
         }
     }
 
-    /// Entries are being evicted: a writer that still lacks index memory reports it again.
+    /// Notes that entries are being evicted: a writer that still lacks index memory afterwards
+    /// reports that again.
     pub fn note_eviction(self) {
         self.tier.pressure.set_by_index(false);
     }
@@ -219,7 +222,8 @@ impl Demotion<'_> {
                 && any(&tier.may_gain, &|window| self.gains_if_cleaned(window))
     }
 
-    /// Requests help for a writer that waits so.
+    /// Requests help for a writer that waits for a cleaner thread
+    /// ([`is_worth_a_wait`](Self::is_worth_a_wait)).
     pub fn ask(self) {
         if self.tier.leaving() == 0 {
             self.press();
@@ -233,7 +237,8 @@ impl Demotion<'_> {
     }
 
     /// The index lacks memory for a side log, whose thread may wait: requests the demotion of a
-    /// segment, and yields the core to the thread that does it. True: it is worth trying again.
+    /// segment, and yields the core to the thread that does it. Returns true if the thread should
+    /// try again.
     pub fn press_and_wait(self, node: usize) -> bool {
         let core = self.core;
         self.press();
@@ -258,7 +263,8 @@ impl Demotion<'_> {
             && (!core.cleaners.pacer.passes_are_in_vain() || self.has_dead(window))
     }
 
-    /// True if a pass over this segment on flash is worth it, whatever other passes gain.
+    /// True if this segment on flash has enough dead entries for a pass, whatever other passes
+    /// gain.
     fn has_dead(self, window: u32) -> bool {
         let core = self.core;
         let least = core.space.segment_bytes() as f64 * FLASH_DEAD_PART;
@@ -275,8 +281,8 @@ impl Demotion<'_> {
     }
 
     /// Writes to the device the oldest segment of a node that may go there; segments to be kept
-    /// come last. While a log is loaded, the longest segment goes first. False: there is none, or
-    /// no room, or the device fails.
+    /// come last. While a log is loaded, the longest segment goes first. Returns false if there is
+    /// no such segment, or no room for it, or if the device fails.
     pub fn demote_one(self, node: usize) -> bool {
         let Demotion { core, tier } = self;
         if !tier.has_room(true) {
@@ -287,8 +293,9 @@ impl Demotion<'_> {
         let is_loading = core.is_loading();
         let rank = |window: u32| {
             let segment = &segments[window as usize];
-            // A slot is as long as a segment can be. A loaded log has to fit, and it does if the
-            // longest segments go to flash.
+            // A slot is as long as the longest segment, however short the segment in it is. A log
+            // that is loaded has to fit into memory and flash together, and it does if the longest
+            // segments go to flash.
             let unused = segment_bytes - segment.appended_bytes() as usize;
             let unused = is_loading.then_some(unused * UNUSED_STEPS / segment_bytes);
             (tier.is_kept(window), unused, segment.opened_tick(), window)
@@ -305,8 +312,8 @@ impl Demotion<'_> {
             if !segment.claim() {
                 continue;
             }
-            // Checked again: in between, it may have turned cold, or have been cleaned and filled
-            // again.
+            // The window is checked again once it is claimed: in between, it may have turned cold,
+            // or have been cleaned and filled again.
             let log = core.log.as_deref();
             if tier.is_cold(window as usize) || log.is_some_and(|log| !log.may_leave_memory(window))
             {
@@ -376,8 +383,9 @@ impl Demotion<'_> {
     }
 
     /// Reads a cold victim back into its window, for the cleaner that has claimed it, and verifies
-    /// every entry of it. False: it cannot be read (core::flash::F5). Its memory was set aside
-    /// (core::flash::F6); no other thread reads it, because all see the window cold.
+    /// every entry of it. Returns false if the victim cannot be read (core::flash::F5). The caller
+    /// has set its memory aside (core::flash::F6); no other thread reads that memory, because all
+    /// see the window cold.
     pub fn warm(self, window: u32) -> bool {
         let Demotion { core, tier } = self;
         let segment = &core.space.segments[window as usize];

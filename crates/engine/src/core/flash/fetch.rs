@@ -161,8 +161,8 @@ impl Tier {
         })
     }
 
-    /// Probable address of an entry, to be prefetched; `None`: on the device alone. Not inlined, as
-    /// `locate`.
+    /// Probable address of an entry, to be prefetched; `None`: the entry is on the device alone.
+    /// Not inlined, as `locate`.
     #[inline(never)]
     pub(crate) fn probably_at(&self, space: &Space, location: u64) -> Option<*const u8> {
         if self.is_cold(space.window_of(location)) {
@@ -223,10 +223,10 @@ pub(crate) fn locate_now(
     }
 }
 
-/// The words of an entry that did not match its checksum when it was read from flash alone:
-/// reads all of its segment again (mended::M2). `None`: it has more damage, or is gone; or that was
-/// found a moment ago (core::flash::F5), so that a device that fails costs no more than one
-/// such read now and then.
+/// The words of an entry that did not match its checksum when it was read from flash alone: reads
+/// all of its segment again (mended::M2). `None`: the entry has more damage, or is gone. Its
+/// segment then counts as unreadable, and is not read again for a while (core::flash::F5): so a
+/// device that fails costs no more than one such read now and then.
 #[cold]
 fn mended_from_flash(core: &Core, tier: &Tier, cold: &Cold) -> Option<Vec<u64>> {
     let window = core.space.window_of(cold.location);

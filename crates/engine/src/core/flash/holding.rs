@@ -12,11 +12,12 @@ type Copies = HashMap<(u64, u32), Vec<u64>>;
 /// A session's copies of cold entries, for as long as it needs them, and its missing entries.
 #[derive(Default)]
 pub(crate) struct Holding {
-    /// By location and incarnation of its window (core::flash::F4); words, because entries are
-    /// aligned.
+    /// The copies, by the location and the incarnation of its window (core::flash::F4). They are
+    /// words, because entries are aligned.
     entries: RefCell<Copies>,
     pub(crate) colds: RefCell<Vec<Cold>>,
-    /// True: the session's owner fetches. False: the session itself waits for the device.
+    /// Whether the session's owner fetches cold entries. If not, the session itself waits for the
+    /// device.
     pub(crate) parks: Cell<bool>,
     any: Cell<bool>,
     /// Some copies were handed in.
@@ -34,8 +35,8 @@ impl Holding {
         self.handed_in.set(false);
     }
 
-    /// The end of a guard, or of a part of it: entries that the guard waited for are forgotten.
-    /// If some were handed in, all stay until their owner forgets them.
+    /// Called at the end of a guard, or of a part of it: forgets the entries that the guard waited
+    /// for. If some were handed in, all stay until their owner forgets them.
     #[inline(always)]
     pub(crate) fn part_ends(&mut self) {
         if self.any.get() && !self.handed_in.get() {

@@ -5,8 +5,8 @@
 //!   flipped bit of an entry is put back in what is written. With more damage it stays in memory,
 //!   claimed (sound::V2).
 //! - M2: a bit that changed on the device, or on the way, is put back only in the image of a whole
-//!   segment of which other entries are sound. Under a wrong mask none is (mask::F7), so the image
-//!   is of that segment.
+//!   segment of which other entries are sound. Under a wrong mask no entry is sound (mask::F7), so
+//!   the image is that of this segment.
 
 use super::holding::bytes_of;
 use crate::core::Core;
@@ -42,8 +42,8 @@ pub(super) fn sound_segment(core: &Core, window: u32, length: usize) -> Option<C
     Some(sound)
 }
 
-/// Puts back flipped bits in the image of a segment that was read from flash (M2). False: the
-/// image is not of whole entries.
+/// Puts back flipped bits in the image of a segment that was read from flash (M2). Returns false,
+/// with the image as it was, if the entries do not prove it.
 pub(super) fn mend_image(core: &Core, window: u32, image: &mut [u8]) -> bool {
     let (mut at, mut sound, mut mended) = (SEGMENT_HEADER_BYTES, 0, Vec::new());
     while at < image.len() {
@@ -56,7 +56,7 @@ pub(super) fn mend_image(core: &Core, window: u32, image: &mut [u8]) -> bool {
             None => break,
         }
     }
-    // The mended ones were counted too.
+    // `sound` counts the mended entries too.
     let is_proved = at >= image.len() && (mended.is_empty() || sound > mended.len());
     if !is_proved {
         let flipped = mended.iter().map(|bit| (bit.byte, bit.bit));

@@ -13,9 +13,9 @@
 //!
 //! **Invariants**
 //! - F1: a window turns cold only after all its bytes were written to a slot of the device that no
-//!   other window has, and only if its memory is not needed otherwise: it is closed; with a log,
-//!   durably closed and written. Meanwhile no thread but its claimer cleans it. A window held by a
-//!   side log stays held (swap::D8).
+//!   other window has, and only if its memory is not needed otherwise: it is closed; with a log, it
+//!   is durably closed and written. Until then no thread but its claimer cleans it. A window held
+//!   by a side log stays held (swap::D8).
 //! - F2: a window's memory is freed when every session has left that may not have seen the window
 //!   turn cold. The turn is stored before the stamp for this is taken; a session that was pinned
 //!   before still has the memory, unless the window is gone. "Gone" is stored before the last scan

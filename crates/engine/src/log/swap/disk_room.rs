@@ -1,4 +1,4 @@
-//! The number of segments that the disk has room for, and their reserves.
+//! The number of segments that the disk has room for, and the reserves of it that are kept.
 //!
 //! **Invariants** swap::D9 and swap::D10: heads take room before they open a segment, and a log
 //! that a start finds too long becomes shorter.
@@ -75,7 +75,7 @@ impl DiskRoom {
         match purpose {
             Purpose::Head | Purpose::Rewrite | Purpose::Side | Purpose::Promoted => self.limit(),
             Purpose::Tombstones | Purpose::Survivor => self.limit_of_cleaning(),
-            Purpose::Compacted => u64::MAX, // its segment is listed
+            Purpose::Compacted => u64::MAX, // its segment is listed already
         }
     }
 
@@ -151,8 +151,8 @@ impl DiskRoom {
     /// Segments that stay free when one is opened for this purpose.
     fn spare(&self, purpose: Purpose) -> u64 {
         match purpose {
-            // A rewrite too: the objects that it leaves dead are scattered, so cleaning would gain
-            // little, and removals would find their room taken.
+            // A rewrite leaves the reserve too: the objects that it leaves dead are scattered, so
+            // cleaning would gain little, and removals would find their room taken.
             Purpose::Head | Purpose::Rewrite | Purpose::Side | Purpose::Promoted => self.reserve(),
             Purpose::Tombstones => self.reserve_of_survivors(),
             Purpose::Survivor | Purpose::Compacted => 0,

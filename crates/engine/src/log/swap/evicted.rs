@@ -7,7 +7,7 @@ use duramen_base::ids::SegmentId;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Which evictions a token stands for, beside those of passes that wait for their Swap.
+/// The evictions that a token stands for, beside those of passes that wait for their Swap.
 #[derive(Default)]
 pub(super) struct Eviction {
     /// The running pass evicts.
@@ -18,12 +18,12 @@ pub(super) struct Eviction {
 }
 
 impl Eviction {
-    /// A pass begins that evicts.
+    /// Notes that a pass that evicts begins.
     pub fn begin(&mut self) {
         self.at_work = true;
     }
 
-    /// The running pass has ended. Returns whether it evicts.
+    /// Notes that the running pass has ended. Returns whether it evicted.
     pub fn end_work(&mut self) -> bool {
         std::mem::take(&mut self.at_work)
     }
@@ -61,8 +61,7 @@ impl Queues {
         self.eviction.segments.iter().copied().collect()
     }
 
-    /// Segments have left the list: the token ends with the last one that it stands for
-    /// (swap::D11).
+    /// Segments have left the list: ends the token if it stands for none of the others (swap::D11).
     pub(super) fn end_token(&mut self, token: &Token, gone: &[SegmentId]) {
         let eviction = &mut self.eviction;
         eviction.segments.retain(|segment| !gone.contains(segment));
@@ -74,8 +73,9 @@ impl Queues {
 }
 
 impl Swaps {
-    /// Called at the end of a load, before anything is written, and before a cleaner evicts an
-    /// object in a pass or a compaction that does not evict (swap::D11).
+    /// Announces that objects of these segments are evicted (swap::D11). Called at the end of a
+    /// load, before anything is written, and before a cleaner evicts an object in a pass or a
+    /// compaction that was not begun to evict.
     pub(crate) fn announce_evicted(&self, segments: Vec<SegmentId>, numbers: &Numbers) {
         self.evict_from(segments, false, || numbers.new_segment_ids(1));
     }
@@ -87,15 +87,15 @@ impl Swaps {
     }
 
     /// Announces that objects of these segments are evicted outside of the passes that evict
-    /// (swap::D11). Called before the first of them is. `with_leaving`: also of those that memory
-    /// soon knows no more. `new_token`: gives an id that no segment gets.
+    /// (swap::D11). Called before the first object is evicted. `with_leaving`: the same holds for
+    /// segments that memory soon knows no more. `new_token`: gives an id that no segment gets.
     fn evict_from(
         &self,
         mut segments: Vec<SegmentId>,
         with_leaving: bool,
         new_token: impl FnOnce() -> SegmentId,
     ) {
-        let mut queues = self.queues(); // until then no segment leaves the list
+        let mut queues = self.queues(); // no segment leaves the list before this returns
         let known = queues.evicted();
         let needs = self.list.needs();
         // Until its Swap is durable, the objects of a survivor are in its victims too (swap::D12).

@@ -10,14 +10,14 @@
 //! - GU1: no Swap of such a pass is ever recorded, as if a crash had come before it. Its victims
 //!   stay listed on disk, and a restart loads them. So nothing is lost, and no memory is needed.
 //! - GU2: its survivors stay in memory. They are listed and never settled (swap::D3): compactions
-//!   may take their windows, but no pass does. So what kills an entry of them stays needed in this
-//!   life; in later ones it does as long as a victim is listed (swap::D4).
+//!   may take their windows, but no pass does. So an entry that kills one of theirs stays needed in
+//!   this life, and in later ones as long as a victim is listed (swap::D4).
 //! - GU3: its victims count as leaving for ever: an eviction from a survivor of it announces them
 //!   too (swap::D12), and the token of a pass that has evicted an object stands on (swap::D11).
 //! - GU4: a segment whose compaction was given up has two windows: the old one, which no cleaner
 //!   takes, with the entries that are left, and the new one. It is *kept*: no pass takes it, as
 //!   its Swap would remove the only durable copy of the entries in the old window.
-//! - GU5: a pass is given up once, and told once, however many of its survivors, and copies of
+//! - GU5: a pass is given up once, and reported once, however many of its survivors, and copies of
 //!   them, are found to be lost.
 
 use super::list::Life;
@@ -27,7 +27,7 @@ use duramen_base::planted::{Bug, has_bug};
 use std::sync::atomic::Ordering;
 
 impl Swaps {
-    /// GU4.
+    /// Keeps a segment whose compaction was given up, so that no pass takes it (GU4).
     pub(crate) fn keep(&self, segment: SegmentId) {
         if has_bug(Bug::StoppedIsCleaned) {
             return;
@@ -42,8 +42,8 @@ impl Swaps {
         self.relocations.forget(&[segment]);
     }
 
-    /// The pass at work cannot end. Its survivors are closed. `has_evicted`: an object of its
-    /// victims has left memory.
+    /// Gives up the running pass, which cannot end. Its survivors are closed. `has_evicted`: an
+    /// object of its victims has left memory.
     pub(crate) fn give_up_work(&self, swap: Swap, has_evicted: bool) {
         let mut queues = self.queues();
         let evicts = queues.eviction.end_work();
@@ -84,9 +84,9 @@ impl Swaps {
         self.progress.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// This survivor of a pass will never be durable: the pass is given up as soon as its scan has
-    /// ended, unless its Swap was handed out. `None`: it is no survivor that waits for a Swap.
-    /// False: that of its pass was known before (GU5).
+    /// This survivor of a pass will never be durable: gives the pass up as soon as its scan has
+    /// ended, unless its Swap was handed out. `None`: the segment is no survivor that waits for a
+    /// Swap. `Some(false)`: the pass was known to be lost before (GU5).
     pub(crate) fn give_up_pass_of(&self, survivor: SegmentId) -> Option<bool> {
         let mut queues = self.queues();
         let needs = self.list.needs();

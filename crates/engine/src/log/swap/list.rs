@@ -36,7 +36,7 @@ pub struct List {
 impl List {
     pub fn insert(&mut self, segment: SegmentId, life: Life) {
         let before = self.segments.insert(segment.0, life);
-        assert!(before.is_none(), "segment {segment} opened twice"); // ids are never given again
+        assert!(before.is_none(), "segment {segment} opened twice"); // no id is given twice
     }
 
     /// Number of segments.
@@ -49,7 +49,7 @@ impl List {
         self.segments.get_mut(&segment.0)
     }
 
-    /// These segments are not listed any more, and no pass cleans them.
+    /// Takes these segments off the list; passes do not have them as victims any more.
     pub fn remove(&mut self, gone: &[SegmentId]) {
         for segment in gone {
             self.segments.remove(&segment.0);
@@ -64,7 +64,7 @@ impl List {
 /// The list and its lock.
 pub struct Listed {
     list: RwLock<List>,
-    /// Changes of the segments.
+    /// Number of changes of the listed segments.
     serial: AtomicU64,
 }
 
@@ -80,7 +80,7 @@ impl Default for Listed {
 impl Listed {
     pub fn change(&self) -> RwLockWriteGuard<'_, List> {
         let list = self.list.write().expect("segment list");
-        // Under the lock. Pairs with Acquire in `serial`.
+        // Changed under the lock. Pairs with Acquire in `serial`.
         self.serial.fetch_add(1, Ordering::Release);
         list
     }
@@ -102,14 +102,14 @@ impl Listed {
         self.needs().life(segment).is_some()
     }
 
-    /// A pass begins.
+    /// Adds a pass that begins.
     pub fn announce(&self, pass: Pass) {
         let mut list = self.list.write().expect("segment list");
         list.passes.push(pass);
     }
 
-    /// Passes that a crash cut off, from the control log (swap::D4). Called before any segment is
-    /// loaded.
+    /// Adds the passes of the control log that a crash cut off (swap::D4). Called before any
+    /// segment is loaded.
     pub fn restore(&self, passes: &[Pass]) {
         self.change().passes.extend_from_slice(passes);
     }

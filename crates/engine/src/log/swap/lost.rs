@@ -4,10 +4,11 @@ use super::{Pass, Swaps};
 use duramen_base::ids::SegmentId;
 
 impl Swaps {
-    /// Parts of `lost` are lost: entries that name a segment of them stay needed as long as one of
-    /// `others` is listed, even after `lost` has left. For lost entries may have named others in
-    /// their turn, and nothing else keeps away their victims. The announcements are those of passes
-    /// without survivors (swap::D4). Called at the end of a load, before anything is cleaned.
+    /// Announces that parts of the segments `lost` are lost: entries that name one of these stay
+    /// needed as long as one of `others` is listed, even after the segment has left. The reason is
+    /// that lost entries may have named others in their turn, and nothing else keeps away their
+    /// victims. The announcements are those of passes without survivors (swap::D4). Called at the
+    /// end of a load, before anything is cleaned.
     pub fn announce_lost(&self, lost: &[SegmentId], others: &[SegmentId]) {
         let (Some(first), Some(last)) = (lost.iter().min(), lost.iter().max()) else {
             return;
@@ -24,7 +25,8 @@ impl Swaps {
         for (first, count) in ranges {
             let mut victims = others.to_vec();
             victims.retain(|segment| *segment != first);
-            // A start announces again what one before it has, if the segment is still there.
+            // Each start announces this again while the segment is there; an announcement that is
+            // known is left out.
             let is_known = |pass: &Pass| (pass.first, pass.count) == (first, count);
             if !victims.is_empty() && !self.list.needs().passes().iter().any(is_known) {
                 let pass = Pass {

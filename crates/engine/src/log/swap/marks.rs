@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Default)]
 struct Mark {
-    /// True: the window holds a survivor without a frame.
+    /// Whether the window holds a survivor without a frame.
     unwritten: AtomicBool,
-    /// True: the window is part of a side log whose Swap is not durable (swap::D6).
+    /// Whether the window is part of a side log whose Swap is not durable (swap::D6).
     held: AtomicBool,
 }
 
@@ -29,7 +29,7 @@ impl Marks {
         size_of_val(&*self.windows) as u64
     }
 
-    /// False: the window holds a survivor without a frame, and must stay as it is.
+    /// Whether the window holds no survivor that lacks a frame. One that does must stay as it is.
     pub fn is_written(&self, window: u32) -> bool {
         !self.windows[window as usize]
             .unwritten
@@ -48,7 +48,7 @@ impl Marks {
         self.windows[window as usize].held.load(Ordering::Acquire)
     }
 
-    /// The window becomes part of a side log.
+    /// Notes that the window becomes part of a side log.
     pub fn hold(&self, window: u32) {
         self.windows[window as usize]
             .held

@@ -18,7 +18,7 @@ pub struct Pending {
     pub evicted: bool,
     /// Windows of a side log, held until the Swap is durable (swap::D6).
     pub held: Vec<u32>,
-    /// Of a side log; set when its Swap is durable.
+    /// For a side log: set when its Swap is durable.
     pub done: Option<Arc<AtomicBool>>,
     /// The consumer has got its Swap (swap::D6).
     pub handed: bool,
@@ -59,12 +59,12 @@ impl Passes {
         out.append(&mut self.announced);
     }
 
-    /// A pass begins.
+    /// Notes that a pass with these victims begins.
     pub(super) fn begin(&mut self, victims: &[SegmentId]) {
         self.working = victims.to_vec();
     }
 
-    /// The scan of the running pass has ended, or it is given up.
+    /// Notes that the scan of the running pass has ended, or that the pass is given up.
     pub(super) fn end_work(&mut self) {
         self.working.clear();
     }
@@ -85,8 +85,8 @@ impl Passes {
         self.pending.is_empty()
     }
 
-    /// Compaction left nothing of a segment: it has no window any more, and a pass has to remove it
-    /// from the list.
+    /// Notes that compaction left nothing of a segment: it has no window any more, and a pass has
+    /// to remove it from the list.
     pub fn emptied(&mut self, segment: SegmentId) {
         self.empty.push(segment);
     }
@@ -104,8 +104,8 @@ impl Passes {
         self.empty.contains(&segment)
     }
 
-    /// True if a pass of this run has the segment as a victim: its Swap will remove it, or no pass
-    /// of this run does (given_up::GU3).
+    /// True if a pass of this run has, or had, the segment as a victim: the pass's Swap will remove
+    /// the segment, or the pass was given up and none of this run removes it (given_up::GU3).
     pub fn is_victim(&self, segment: SegmentId) -> bool {
         let mut pending = self.pending.iter();
         self.working.contains(&segment)
@@ -132,7 +132,7 @@ impl Passes {
         evicted.flat_map(|pending| &pending.swap.remove).copied()
     }
 
-    /// A survivor is durable.
+    /// Notes that a survivor is durable.
     pub(super) fn survivor_written(&mut self, segment: SegmentId) {
         let mut pending = self.pending.iter_mut();
         if let Some(its) = pending.find(|pending| pending.swap.add.contains(&segment)) {
@@ -156,7 +156,7 @@ impl Passes {
         (pending.unwritten == 0).then(|| pending.position.clone())
     }
 
-    /// The next Swap is durable.
+    /// Notes that the next Swap is durable, and takes its pass.
     pub(super) fn swapped(&mut self, swap: &Swap) -> Option<Pending> {
         let front = self.pending.pop_front();
         assert_eq!(
@@ -168,8 +168,8 @@ impl Passes {
         front
     }
 
-    /// A complete side log, known by its `done`, is to be given up (swap::D6): its Swap is taken
-    /// back. False: it was handed to the consumer.
+    /// Takes back the Swap of a complete side log that is to be given up (swap::D6); `done`
+    /// identifies it. Returns false if the Swap was handed to the consumer.
     pub fn withdraw(&mut self, done: &Arc<AtomicBool>) -> bool {
         let is_it = |pending: &Pending| {
             let its = pending.done.as_ref();
@@ -185,7 +185,7 @@ impl Passes {
         true
     }
 
-    /// The consumer will not record this Swap: its pass may be given up.
+    /// Notes that the consumer will not record this Swap: its pass may be given up.
     pub(super) fn handed_back(&mut self, swap: &Swap) {
         let mut pending = self.pending.iter_mut();
         if let Some(pending) = pending.find(|pending| pending.swap == *swap) {
@@ -193,19 +193,19 @@ impl Passes {
         }
     }
 
-    /// A survivor will never be durable.
+    /// Notes that a survivor will never be durable.
     pub(super) fn lose(&mut self, survivor: SegmentId) {
         self.hopeless.push(survivor);
     }
 
-    /// True if a survivor of this pass is hopeless. Not by the victims: a pass that evicts
-    /// announces those of others too (swap::D11).
+    /// True if a survivor of this pass is hopeless. Passes are not compared by their victims: a
+    /// pass that evicts announces those of others too (swap::D11).
     pub(super) fn is_lost(&self, pass: &Pass) -> bool {
         let mut hopeless = self.hopeless.iter();
         hopeless.any(|known| pass.has_survivor(known.0))
     }
 
-    /// These survivors wait for their pass no more.
+    /// Forgets these hopeless survivors, whose pass was given up.
     pub(super) fn forget_hopeless(&mut self, survivors: &[SegmentId]) {
         self.hopeless.retain(|known| !survivors.contains(known));
     }
@@ -222,7 +222,7 @@ impl Passes {
         self.pending.remove(at)
     }
 
-    /// The victim of a pass that was given up (given_up::GU3).
+    /// Adds a victim of a pass that was given up (given_up::GU3).
     pub(super) fn strand(&mut self, victim: SegmentId) {
         self.stranded.push(victim);
     }

@@ -8,10 +8,10 @@ struct Searched {
     /// Incarnation of the window that was searched. If the window has another one now, the result
     /// is void.
     incarnation: AtomicU32,
-    /// Bytes of tombstones that had to stay, and of those that may be dropped.
+    /// Bytes of tombstones that had to stay, and bytes of tombstones that may be dropped.
     kept: AtomicU32,
     droppable: AtomicU32,
-    /// Swaps done by then, plus one; 0 = never searched.
+    /// Number of Swaps done at the time of the search, plus one; 0 = never searched.
     at: AtomicU64,
 }
 

@@ -15,7 +15,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct SurvivorReady<'a> {
     pub segment: SegmentId,
-    /// The entries of other segments' replicas that it consists of; `None`: that is not known.
+    /// The entries of other segments' replicas that the survivor consists of; `None`: that is not
+    /// known.
     pub parts: Option<Arc<Parts>>,
     /// It is part of a side log.
     pub is_side: bool,
@@ -104,14 +105,14 @@ impl Survivors {
         unwritten.position(|survivor| survivor.segment == segment)
     }
 
-    /// The next one without a frame; the same until it is reported durable.
+    /// The next survivor without a frame; the same one until it is reported durable.
     pub fn next(&mut self) -> Option<Unwritten> {
         let front = self.unwritten.front_mut()?;
         front.handed = true;
         Some(front.clone())
     }
 
-    /// One without a frame that was not handed out yet.
+    /// A survivor without a frame that was not handed out yet.
     pub fn another(&mut self) -> Option<Unwritten> {
         let mut unwritten = self.unwritten.iter_mut();
         let next = unwritten.find(|survivor| !survivor.handed)?;
@@ -119,7 +120,7 @@ impl Survivors {
         Some(next.clone())
     }
 
-    /// `None`: it has a frame, or is no closed survivor.
+    /// The closed survivor with this id; `None`: it has a frame, or is no closed survivor.
     pub fn unwritten(&self, segment: SegmentId) -> Option<&Unwritten> {
         self.place(segment).map(|at| &self.unwritten[at])
     }
@@ -132,7 +133,7 @@ impl Survivors {
             .count()
     }
 
-    /// The survivor's frame is durable. `None`: it was reported before.
+    /// Notes that the survivor's frame is durable. `None`: that was reported before.
     pub(super) fn durable(&mut self, segment: SegmentId) -> Option<Written> {
         let survivor = self.unwritten.remove(self.place(segment)?)?;
         let window = survivor.window;
@@ -150,20 +151,20 @@ impl Survivors {
     }
 
     /// The window of a segment that is durable and not swapped in yet, with all its bytes as they
-    /// were closed (swap::D7). A side log may be given up at any time, and the window of a pass's
-    /// survivor be compacted: a caller that is pinned reads it all the same.
+    /// were closed (swap::D7). A side log may be given up at any time, and the survivor of a pass
+    /// be compacted: a caller that is pinned may still read the window.
     pub fn written_window(&self, segment: SegmentId) -> Option<u32> {
         self.written.get(&segment.0).copied()
     }
 
-    /// The segment was compacted, and its window is about to be retired; or its Swap is durable. It
-    /// is not to be read as it was closed any more (swap::D7).
+    /// Notes that the segment must not be read as it was closed any more (swap::D7): it was
+    /// compacted and its window is about to be retired, or its Swap is durable.
     pub fn no_longer_as_closed(&mut self, segment: SegmentId) {
         self.written.remove(&segment.0);
     }
 
-    /// The survivor's pass is given up. Returns the window of which nobody needs the bytes as they
-    /// are any more, if there is one.
+    /// Notes that the survivor's pass is given up. Returns its window, if nobody needs the bytes
+    /// there as they are any more.
     pub(super) fn give_up(&mut self, segment: SegmentId) -> Option<u32> {
         self.written.remove(&segment.0);
         let Some(at) = self.place(segment) else {
@@ -177,8 +178,8 @@ impl Survivors {
         self.unwritten.remove(at).map(|survivor| survivor.window)
     }
 
-    /// The segment's side log is given up. True: its window is free. Else the consumer may be
-    /// reading it.
+    /// Notes that the segment's side log is given up. Returns true if its window is free; if not,
+    /// the consumer may be reading it.
     pub(super) fn abandon(&mut self, segment: SegmentId) -> bool {
         self.written.remove(&segment.0);
         let Some(at) = self.place(segment) else {

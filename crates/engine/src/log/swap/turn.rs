@@ -22,8 +22,8 @@ impl Turn {
         }
     }
 
-    /// Takes the right to run a pass while `pending` ones wait for their Swap. False: another
-    /// context has it, or too many wait for the disk.
+    /// Takes the right to run a pass while `pending` passes wait for their Swap. Returns false if
+    /// another context has the right, or if too many passes wait for the disk.
     pub fn try_take(&self, pending: usize) -> bool {
         pending < self.pending_max
             && self

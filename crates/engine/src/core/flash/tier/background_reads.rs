@@ -25,7 +25,7 @@ const REST_MAX: Duration = Duration::from_secs(1);
 const BURST: Duration = Duration::from_millis(25);
 /// A segment is hollow if its live data are at most its length divided by this.
 pub(crate) const HOLLOW_PART: u64 = 16;
-/// Octaves of the time until an entry expires, in ms, and steps of each.
+/// Number of octaves of the time until an entry expires, in ms, and number of steps of each octave.
 const OCTAVES: usize = 64;
 const STEPS: usize = 4;
 
@@ -90,9 +90,9 @@ impl BackgroundReads {
         let rests_until = self.rests_until.load(Ordering::Relaxed).max(now);
         let time = time.min(Duration::from_millis(bytes / SLOWEST_BYTES_PER_MS + 1));
         let rest = (REST * time).as_nanos() as u64;
-        // however much was cleaned because flash was short
+        // a long rest is cut, however much was cleaned because flash was short
         let most = now + REST_MAX.as_nanos() as u64;
-        // Of two concurrent calls, one may be lost.
+        // If two threads call this at once, one of the two times may be lost.
         self.rests_until
             .store((rests_until + rest).min(most), Ordering::Relaxed);
     }
@@ -105,7 +105,7 @@ impl BackgroundReads {
     }
 }
 
-/// Expiry times of a segment's entries: their bytes, by the time until then.
+/// Expiry times of a segment's entries: the bytes that expire, by the time until they do.
 pub(crate) struct Expiries {
     now_ms: u64,
     expired_bytes: u64,

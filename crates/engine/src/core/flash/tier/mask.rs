@@ -16,12 +16,12 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD_BYTES: usize = 8;
-/// Odd, and its multiples differ in all bits [Fibonacci hashing].
+/// An odd number whose multiples differ in all bits [Fibonacci hashing].
 const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Gives out masks.
 pub(crate) struct Masks {
-    /// Of this process.
+    /// A random number of this process.
     nonce: u64,
     given: AtomicU64,
 }

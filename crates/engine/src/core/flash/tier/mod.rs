@@ -27,7 +27,7 @@ const SLOTS_RESERVED: u32 = 2;
 const FREE_SLOTS_PART: u32 = 16;
 /// Bytes of a segment that are written at once.
 pub(crate) const WRITE_BYTES: usize = 256 << 10;
-/// Shortest and longest time for which a segment that could not be read is left alone.
+/// Shortest and longest time for which a segment that could not be read is not read again.
 const BAD_MS_MIN: u64 = 1_000;
 const BAD_MS_MAX: u64 = 16_000;
 /// Failures in succession after which no wait for the segment is worth it: about four minutes.
@@ -44,7 +44,7 @@ const LIVE_PART_MAX: f64 = 0.90;
 #[derive(Default)]
 pub(crate) struct Window {
     pub(crate) warmth: Warmth,
-    /// Slot of the device; of a cold window only.
+    /// Slot of the device; only a cold window has one.
     pub(crate) slot: AtomicU32,
     /// Mask of its bytes on the device (mask::F7).
     mask: AtomicU64,
@@ -54,8 +54,8 @@ pub(crate) struct Window {
     /// succession.
     bad_until_ms: AtomicU64,
     failures: AtomicU32,
-    /// Advice: it was in memory before a restart, so it goes to the device after those that were
-    /// not.
+    /// Advice: the segment was in memory before a restart, so it goes to the device after segments
+    /// that were not.
     pub(crate) kept: AtomicBool,
     /// Time when the expiry pass has to read it.
     due_ms: AtomicU64,
@@ -132,7 +132,8 @@ impl Tier {
             windows: windows.map(|_| Window::default()).collect(),
             segment_bytes,
             slots,
-            // Lowest last: so a device with few segments is written at its start.
+            // The lowest slot is last, and is taken first: so a device with few segments is written
+            // at its start.
             free: Mutex::new((0..slots).rev().collect()),
             free_count: AtomicU32::new(slots),
             leaving: Mutex::default(),
@@ -142,7 +143,7 @@ impl Tier {
             live: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             warm_bytes: (warm * (segment_bytes + WRITE_BYTES.min(segment_bytes))) as u64,
-            // Without a log nothing outlives the process, to be filled again.
+            // Without a log nothing outlives the process, so there is no refill.
             refill_bytes: options
                 .log
                 .as_ref()
@@ -198,7 +199,7 @@ impl Tier {
         self.windows[window].failures.load(Ordering::Relaxed) >= LOST_AFTER
     }
 
-    /// The result of reading a segment back (core::flash::F5).
+    /// Notes the result of reading a segment back (core::flash::F5).
     pub(crate) fn was_readable(&self, window: u32, is_readable: bool) {
         let known = &self.windows[window as usize];
         if is_readable {
@@ -265,8 +266,8 @@ impl Tier {
             .store(leaving.len() as u64, Ordering::Relaxed);
     }
 
-    /// No reader finds an entry of the window any more (engine::space::S3, core::flash::F3): its
-    /// slot is free. For windows of either kind.
+    /// Frees the slot of a window of which no reader finds an entry any more (engine::space::S3,
+    /// core::flash::F3). Called for windows in memory too.
     pub(crate) fn forget(&self, window: u32) {
         let known = &self.windows[window as usize];
         known.kept.store(false, Ordering::Relaxed);

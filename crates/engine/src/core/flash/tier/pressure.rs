@@ -1,4 +1,4 @@
-//! Users that lack memory which only a demotion gives.
+//! Requests for demotions by users that lack memory which only a demotion frees.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ const OTHERS_FIRST_MS: u64 = 200;
 /// Requests for demotions although segments have enough memory.
 #[derive(Default)]
 pub(crate) struct Pressure {
-    /// The index or a writer lacks memory, or promoted copies do.
+    /// Whether the index or a writer lacks memory, and whether promoted copies do.
     by_others: AtomicBool,
     by_copies: AtomicBool,
     /// Time at which the index or a writer last lacked memory, in ms.
@@ -43,7 +43,7 @@ impl Pressure {
         self.by_others.load(Ordering::Relaxed)
     }
 
-    /// The requests were met, or cannot be.
+    /// Ends the requests: they were met, or cannot be.
     pub(crate) fn end(&self) {
         self.by_others.store(false, Ordering::Relaxed);
         self.by_copies.store(false, Ordering::Relaxed);

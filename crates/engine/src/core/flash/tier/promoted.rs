@@ -47,8 +47,9 @@ const SEEN_BITS: u32 = u64::BITS / SEEN_PER_WORD as u32;
 /// Bits of a mark that count how often its entry was seen.
 const SIGHTINGS_BITS: u32 = 2;
 const SIGHTINGS_MAX: u64 = (1 << SIGHTINGS_BITS) - 1;
-/// Number of fetches after which an entry is copied: usually, and while copies are crowded. They
-/// are crowded if less than one of `CROWDED_PART` parts of the last given up window was unread.
+/// Number of fetches after which an entry is copied: usually, and while copies are crowded. Copies
+/// are crowded if less than one part in `CROWDED_PART` of the last window that was given up was
+/// unread.
 const SIGHTINGS: u64 = 2;
 const SIGHTINGS_CROWDED: u64 = 3;
 const CROWDED_PART: usize = 4;
@@ -87,8 +88,8 @@ pub(crate) struct Promoted {
     shelf: Mutex<Shelf>,
     seen: Sightings,
     segment_bytes: usize,
-    /// Numbers of windows: that may be taken now (P4), that the table is made for, and that are
-    /// always allowed as far as there is room.
+    /// Numbers of windows: those that may be taken now (P4), those that the table is made for, and
+    /// those that are always allowed as far as there is room.
     most: AtomicU64,
     prepared: u64,
     modest: u64,
@@ -114,7 +115,7 @@ pub(crate) struct Promoted {
 /// Result of a copy that a refill makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
-    /// The copy exists now, or its place has others that are no colder.
+    /// The copy exists now, or its place in the table is full of copies that are no colder.
     Done,
     /// Copies may have another window, and none is free yet: try again when a cleaner thread has
     /// found one.
@@ -127,13 +128,14 @@ pub(crate) enum Put {
 #[repr(align(128))]
 struct Hits(AtomicU64);
 
-/// Entries that were fetched, until as many others were fetched that fall into the same word. A
-/// word has four marks, the newest lowest; the low bits of a mark count how often it was seen.
+/// Remembers entries that were fetched, each until enough other entries have taken its place in its
+/// word. A word has four marks, the newest lowest; the low bits of a mark count how often it was
+/// seen.
 struct Sightings(Box<[AtomicU64]>);
 
 impl Sightings {
-    /// Number of times that this entry was met since it is remembered, including this time; up to
-    /// the maximum of the count.
+    /// Number of times that this entry was met since it was first remembered, this time included;
+    /// at most the maximum of the count.
     fn meet(&self, location: u64, incarnation: u32) -> u64 {
         let entry = location | u64::from(incarnation) << LOCATION_BITS;
         let mixed = entry.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -145,7 +147,7 @@ impl Sightings {
             let sightings = marks >> shift & SIGHTINGS_MAX;
             if sightings > 0 && (marks >> shift ^ mark) & ((1 << SEEN_BITS) - 1) == sightings {
                 if sightings < SIGHTINGS_MAX {
-                    // Of two concurrent updates one may be lost, here and below.
+                    // If two threads update a word at once, one update may be lost, here and below.
                     place.store(marks + (1 << shift), Ordering::Relaxed);
                 }
                 return (sightings + 1).min(SIGHTINGS_MAX);
@@ -200,7 +202,7 @@ impl Shelf {
 
 /// Set and tag of an entry's location.
 pub(crate) fn place_of(location: u64, sets: usize) -> (usize, u64) {
-    // Fibonacci hashing: the high bits depend on all of the location.
+    // Fibonacci hashing: the high bits depend on all bits of the location.
     let mixed = location.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let set = (mixed >> 20) as usize % sets;
     (set * WAYS, mixed >> TAG_SHIFT)
@@ -317,7 +319,7 @@ impl Promoted {
             {
                 if slot & READ_MASK != READ_MASK {
                     let read = slot + READ_ONE;
-                    // P2
+                    // P2: the read is not counted if the slot was changed meanwhile.
                     let _ =
                         place.compare_exchange(slot, read, Ordering::Relaxed, Ordering::Relaxed);
                 }
@@ -343,7 +345,7 @@ impl Promoted {
         })
     }
 
-    /// Makes a copy of an entry. False: there is no room now.
+    /// Makes a copy of an entry. Returns false if there is no room now.
     pub(crate) fn put(&self, space: &Space, location: u64, incarnation: u32, entry: &[u8]) -> bool {
         let bytes = LABEL_BYTES + entry.len();
         if bytes > self.segment_bytes - SEGMENT_HEADER_BYTES {
@@ -413,8 +415,8 @@ impl Promoted {
         }
         if shelf.spare.is_none() && !shelf.fits(bytes) {
             if self.windows.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed) {
-                // A request for a window would give up one of the copies. The bytes that wait count
-                // as served, or `weigh` would never learn of them.
+                // A request for a window would give up one of the copies, so none is made. The
+                // bytes that wait count as served, or `weigh` would never learn of them.
                 self.refilled_bytes
                     .fetch_add(entry.len() as u64, Ordering::Relaxed);
                 return Put::Full;
@@ -430,13 +432,14 @@ impl Promoted {
         Put::Done
     }
 
-    /// A copy of `bytes` finds no room.
+    /// Notes that a copy of `bytes` bytes finds no room.
     fn want(&self, bytes: usize) {
         self.lacking_bytes.store(bytes as u64, Ordering::Relaxed);
         self.wants.store(true, Ordering::Relaxed);
     }
 
-    /// Adds a copy. False: there is no room. `reads`: its initial count, at its place in a slot.
+    /// Adds a copy. Returns false if there is no room. `reads`: the copy's initial count, shifted
+    /// to its place in a slot.
     fn put_on(
         &self,
         space: &Space,
@@ -461,7 +464,7 @@ impl Promoted {
                 .copy_from_nonoverlapping(entry.as_ptr(), entry.len());
         }
         let (set, tag) = self.set_of(location);
-        // An empty place, or else that of the copy that was read least.
+        // The slot is put into an empty place, or else into that of the copy that was read least.
         let value = |place: &&AtomicU64| {
             let slot = place.load(Ordering::Relaxed);
             (slot != 0, slot & READ_MASK)
@@ -501,8 +504,8 @@ impl Promoted {
         self.modest
     }
 
-    /// Gives a window back, one of little heat as its copies are lost (P5). Called by a cleaner
-    /// thread.
+    /// Gives a window back. Its copies are lost, so it is one whose copies are read little (P5).
+    /// Called by a cleaner thread.
     pub(crate) fn give_up(&self, space: &Space, epochs: &Epochs) {
         let mut shelf = self.shelf.lock().expect("promoted entries");
         if let Some(spare) = shelf.spare.take() {
@@ -543,7 +546,8 @@ impl Promoted {
         self.wants.store(false, Ordering::Relaxed);
     }
 
-    /// The window whose copies were read least, among the oldest: its place, from the oldest on.
+    /// The place, counted from the oldest on, of the window whose copies were read least among the
+    /// oldest windows.
     fn coldest(&self, space: &Space, shelf: &Shelf) -> usize {
         let oldest = shelf.full.iter().take(OLDEST).enumerate();
         let heat = oldest.map(|(place, (window, end))| {
@@ -632,7 +636,8 @@ impl Promoted {
     }
 
     /// Shows the copies in a full window of the shelf that the table still points to. `verifies`:
-    /// each copy by its checksum. False: there is damage, and copies behind it were not shown.
+    /// each copy is verified by its checksum. Returns false if there is damage: copies behind it
+    /// were not shown.
     fn each_copy(
         &self,
         space: &Space,

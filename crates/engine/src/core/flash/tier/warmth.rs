@@ -33,16 +33,17 @@ impl Warmth {
         since == 0 || (stamp <= since && since != GONE)
     }
 
-    /// The bytes have a copy elsewhere. Returns the stamp that [`leave`](Self::leave) needs.
+    /// Notes that the bytes have a copy elsewhere. Returns the stamp that [`leave`](Self::leave)
+    /// needs.
     pub fn turn_cold(&self, epochs: &Epochs) -> u64 {
         let since = epochs.retire_stamp().max(GONE + 1);
         self.0.store(since, Ordering::SeqCst);
-        // After the store: a session that takes a later stamp than this has seen it.
+        // The stamp is taken after the store: a session with a later stamp has seen the store.
         epochs.retire_stamp().max(since)
     }
 
-    /// True if no session finds the bytes in memory any more, so that it may be freed. False: try
-    /// again later.
+    /// True if no session finds the bytes in memory any more, so that the memory may be freed. If
+    /// not, the caller tries again later.
     pub fn leave(&self, epochs: &Epochs, stamp: u64) -> bool {
         if stamp >= epochs.quiet_before() {
             return false;
@@ -59,7 +60,7 @@ impl Warmth {
         stamp < epochs.quiet_before()
     }
 
-    /// The window belongs to no segment now.
+    /// Notes that the window belongs to no segment now.
     pub fn reset(&self) {
         self.0.store(0, Ordering::SeqCst);
     }
