@@ -52,10 +52,10 @@ pub enum Lookup {
 pub struct ReadAhead {
     log: u64,
     queue: VecDeque<SegmentId>,
-    /// Requested before their turn; the newest is read first.
+    /// Segments that were requested before their turn; the newest is read first.
     urgent: BTreeSet<SegmentId>,
     reading: BTreeSet<SegmentId>,
-    /// Requested, and not in memory yet.
+    /// Segments that were requested, and are not in memory yet.
     asked: BTreeSet<SegmentId>,
     ready: BTreeMap<SegmentId, Ready>,
     bad: BTreeSet<SegmentId>,
@@ -68,13 +68,13 @@ struct Ready {
     sorted: Arc<Sorted>,
     /// Bytes that were given.
     given: usize,
-    /// A master waited for it.
+    /// Whether a master waited for it.
     asked: bool,
     since_us: u64,
 }
 
 impl Ready {
-    /// A4
+    /// Whether the segment may leave memory (A4).
     fn may_go(&self, now_us: u64) -> bool {
         let age_us = now_us.saturating_sub(self.since_us);
         !self.asked || age_us >= KEPT_US || self.given > 0 && age_us >= SHARED_US
@@ -82,7 +82,7 @@ impl Ready {
 }
 
 impl ReadAhead {
-    /// Will read these segments of a log in this order.
+    /// Begins to read these segments of a log ahead, in this order.
     pub fn new(log: u64, order: Vec<SegmentId>) -> ReadAhead {
         ReadAhead {
             log,
@@ -210,7 +210,8 @@ impl ReadAhead {
     }
 
     /// Drops segments until there is room, first those of which most was given: most masters that
-    /// need them have them. They are read again for late requests. False: none of them may go (A4).
+    /// need them have them. A segment is read again for a late request. Returns false if no segment
+    /// may go (A4).
     fn make_room(&mut self, now_us: u64, bytes_max: usize) -> bool {
         while self.bytes >= bytes_max {
             let may_go = self.ready.iter().filter(|(_, ready)| ready.may_go(now_us));

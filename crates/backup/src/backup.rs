@@ -7,7 +7,7 @@
 //!   written any more. The state of the device is then unknown until the next opening.
 //! - V3: while buffers take more than `Options::memory_bytes`, a commit writes replicas to frames
 //!   before it is written itself, as it does when the write-ahead log is full. The memory exceeds
-//!   the limit by the bytes that one commit stages; by more only while there is no frame.
+//!   the limit by the bytes that one commit stages, and by more only while there is no frame.
 //!
 //! **Concurrency**: five locks, taken in this order:
 //! - `committing`: held for a whole commit; commits are written one after another.
@@ -54,7 +54,8 @@ pub struct Backup {
     speed: ReadSpeed,
     /// Memory that scrubbing reads into.
     scratch: Mutex<Buffer>,
-    /// Held until [`leave`](Self::leave), or until this is dropped.
+    /// The lock of the directory, held until [`leave`](Self::leave), or until this backup is
+    /// dropped.
     lock: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
@@ -238,7 +239,7 @@ impl Backup {
             .read(self.device.own(segment), into, ReadMode::Usual)
     }
 
-    /// As [`read`](Self::read), of any log.
+    /// As [`read`](Self::read), for a replica of any log.
     ///
     /// # Errors
     /// Those of [`read`](Self::read).

@@ -32,12 +32,12 @@ pub(crate) struct BufferBytes {
 }
 
 impl BufferBytes {
-    /// Bytes that they can have resident now.
+    /// Bytes that the buffers can have resident now.
     pub(crate) fn bytes(&self) -> u64 {
         self.touched.load(Ordering::Relaxed)
     }
 
-    /// Bytes allocated for them.
+    /// Bytes allocated for the buffers.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         self.reserved.load(Ordering::Relaxed)
     }
@@ -51,7 +51,7 @@ pub(crate) struct Buffer {
     capacity: usize,
     /// Bytes from `start` on that were ever written to: the resident part of a large allocation.
     touched: usize,
-    /// The counter (A2); `None`: not counted.
+    /// The counter of the buffer's bytes (A2); `None`: the buffer is not counted.
     held: Option<Arc<BufferBytes>>,
 }
 
@@ -81,7 +81,7 @@ impl Buffer {
         buffer
     }
 
-    /// Makes `held` count it, if no other counter does.
+    /// Makes `held` count the buffer, if no other counter does.
     pub(crate) fn count(&mut self, held: &Arc<BufferBytes>) {
         if self.held.is_none() {
             held.touched

@@ -21,8 +21,9 @@ impl<'b> Clock<'b> {
         self.device.state().ring.clock_ms
     }
 
-    /// Sets the clock. It is written with the next commit, and with every header of the write-ahead
-    /// log; of both the greater counts, so after a step back a header is written at once.
+    /// Sets the clock. The clock is written with the next commit, and with every header of the
+    /// write-ahead log. The greater of both counts, so a header is written at once after the clock
+    /// was set back.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Failed`].

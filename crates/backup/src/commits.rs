@@ -179,7 +179,7 @@ impl<'b> Committer<'b> {
         let Data::Growing(buffer) = &mut replica.data else {
             return Err(Error::UnknownSegment {
                 segment: id.segment,
-            }); // a sealed one is closed, which was excluded above
+            }); // sealed data belong to a closed replica, excluded above
         };
         buffer.extend(rest);
         let (offset, payload) = match frame {
@@ -199,7 +199,8 @@ impl<'b> Committer<'b> {
     }
 
     /// The frame to which the whole blocks of a chunk are written now; `None`: its bytes go through
-    /// the ring. `new_bytes`: of the chunk; `needed`: of a commit with it.
+    /// the ring. `new_bytes`: the chunk's new bytes; `needed`: the bytes of a commit with the
+    /// chunk.
     fn frame_to_write(
         &self,
         replica: &mut Replica,
@@ -238,7 +239,8 @@ impl<'b> Committer<'b> {
     ) -> Result<Option<Fitting<'a>>, Error> {
         let capacity = self.device.geometry().segment_bytes;
         let replica = state.replicas.get(&id);
-        // A damaged replica is opened again, and never continued: its damage would be forgotten.
+        // A damaged replica is opened anew and never continued, because its damage would be
+        // forgotten.
         let replica = replica.filter(|replica| replica.damaged.is_none());
         let replica = replica.ok_or(Error::UnknownSegment {
             segment: id.segment,
@@ -297,7 +299,7 @@ impl<'b> Committer<'b> {
         })?;
         let staged = replica.staged();
         let count = until.saturating_sub(staged) as usize;
-        // The rest of the block of which a part is in memory; then whole blocks.
+        // `head` is the rest of the block of which a part is in memory; whole blocks follow.
         let head = (staged.next_multiple_of(BLOCK_BYTES as u32) - staged) as usize;
         let blocks = new.get(head..count).unwrap_or_default();
         let aligned = blocks.as_ptr().addr().is_multiple_of(BLOCK_BYTES as usize);
@@ -336,7 +338,7 @@ impl<'b> Committer<'b> {
         let mut batch = self.batches.committing();
         let mut sum = Committed::default();
         if !batch.is_empty() {
-            // There was no space for it, and more was staged since.
+            // An earlier commit found no space for this batch, and more was staged since.
             sum = self.commit_batch(&mut batch, level)?;
         }
         std::mem::swap(&mut *batch, &mut *self.batches.staging());
@@ -391,7 +393,7 @@ impl<'b> Committer<'b> {
         }
         for staged in &batch.staged {
             let Some(replica) = state.replicas.get_mut(&staged.id) else {
-                continue; // freed since
+                continue; // the replica was freed since
             };
             let before = replica.wal_from;
             let unused = replica.commit(staged, lsn);
@@ -418,7 +420,7 @@ impl<'b> Committer<'b> {
         Ok(committed)
     }
 
-    /// Finds room for a commit: its start. Empties the write-ahead log if necessary.
+    /// Finds room for a commit, and returns its start. Empties the write-ahead log if necessary.
     fn room(&self, bytes: u64) -> Result<u64, Error> {
         let mut stalled = false;
         loop {
@@ -438,13 +440,13 @@ impl<'b> Committer<'b> {
             let made = match place {
                 None => self.flusher.make_room(bytes)?,
                 Some(_) => match self.flusher.make_memory() {
-                    Err(Error::Full { .. }) => false, // only the write-ahead log is left
+                    Err(Error::Full { .. }) => false, // the write-ahead log must give room
                     made => made?,                    // backup::V3
                 },
             };
             match place {
                 _ if made => {}
-                Some(start) => return Ok(start), // no more data can go to a frame now
+                Some(start) => return Ok(start), // no more data can go to frames now
                 None => {
                     return Err(Error::CommitTooLarge {
                         needed: bytes,
@@ -487,7 +489,7 @@ impl<'b> Committer<'b> {
     ) -> Result<(), Error> {
         let padded = bytes.blocks();
         let written = match level {
-            // Only the commit has to become durable: one call does it.
+            // If only the commit has to become durable, one call does it.
             Level::Synced if all_durable => self.device.wal().write_durably(at, padded),
             Level::Synced => {
                 let written = self.device.wal().write_at(at, padded);

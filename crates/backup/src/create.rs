@@ -41,7 +41,7 @@ pub(crate) const RESTORED_GENERATION: u64 = SNAPSHOT_GENERATION + 1;
 const SNAPSHOT_OPENINGS: u64 = 1;
 
 /// Bytes of the write-ahead log that have space in a copy, which writes one short commit. The log
-/// is as long as the original's: that limits transactions.
+/// itself is as long as the original's, because its length limits transactions.
 const COPY_RING_BYTES: u64 = 1 << 20;
 
 /// Bytes that a device writes as a whole or not at all.
@@ -105,8 +105,8 @@ pub(crate) fn probe(disk: &dyn Disk) -> Result<Probe, Error> {
 }
 
 /// Whether the beginning of a raw device has only bytes that our creation writes: a superblock, of
-/// which a power cut may have left the first or the last sector alone. Others put their headers
-/// anywhere into the first MiB: RAID at 4 KiB, ext4 at 1 KiB, LVM at 512 bytes.
+/// which a power cut may have left the first or the last sector alone. Other programs put their
+/// headers anywhere into the first MiB: RAID at 4 KiB, ext4 at 1 KiB, LVM at 512 bytes.
 fn is_blank(disk: &dyn Disk) -> Result<bool, Error> {
     let mut bytes = vec![0; region::RAW_WAL_AT as usize];
     let read = |bytes: &mut [u8]| {
@@ -162,9 +162,9 @@ fn is_torn_header(block: &[u8]) -> bool {
 /// Both copies of a superblock, as read.
 #[derive(Default)]
 struct Copies {
-    /// The newer valid one.
+    /// The newer valid copy.
     best: Option<Superblock>,
-    /// The version of one in another format.
+    /// The version of a copy in another format.
     other_version: Option<u16>,
     damages: Vec<Damage>,
 }
@@ -256,7 +256,8 @@ fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Er
     })
 }
 
-/// Checks sizes before anything is written. `wal_bytes`: those that need space now.
+/// Checks sizes before anything is written. `wal_bytes`: the bytes of the write-ahead log that need
+/// space now.
 fn check(
     disk: &dyn Disk,
     geometry: &Geometry,
@@ -482,7 +483,7 @@ fn now_ms() -> u64 {
 pub(crate) struct Accepted {
     pub(crate) identity: Identity,
     pub(crate) geometry: Geometry,
-    /// With its secrets.
+    /// The superblock, with its secrets.
     pub(crate) superblock: Superblock,
     pub(crate) ciphers: Option<Ciphers>,
 }
@@ -512,7 +513,7 @@ impl Accepted {
         opened.map_err(|error| Error::opening(&disk.label(), WAL, error))
     }
 
-    /// The region of the frames, as [`wal`](Self::wal).
+    /// As [`wal`](Self::wal), for the region of the frames.
     ///
     /// # Errors
     /// As [`wal`](Self::wal).

@@ -19,7 +19,7 @@ use crate::replica::Decay;
 use crate::state::State;
 use crate::types::{Geometry, Identity, Options, ReplicaId};
 
-/// See the module.
+/// The device of a backup; see the module.
 pub(crate) struct Device {
     disk: Arc<dyn Disk>,
     place: String,
@@ -114,7 +114,7 @@ impl Device {
         }
     }
 
-    /// Handles the error of a write. Without space nothing happened: it is written again later. Any
+    /// Handles the error of a write. A write that failed for lack of space is done again later. Any
     /// other error is final (backup::V2).
     pub(crate) fn failed_write(&self, doing: &'static str, error: &io::Error) -> Error {
         if is_full(error) {
@@ -142,7 +142,8 @@ impl Device {
         }
     }
 
-    /// As [`state`](Self::state). `None`: another thread holds it for longer than that.
+    /// As [`state`](Self::state), but waits for the lock no longer than `patience`. `None`: another
+    /// thread held it for longer.
     pub(crate) fn state_within(&self, patience: Duration) -> Option<MutexGuard<'_, State>> {
         let begun = Instant::now();
         loop {
@@ -261,7 +262,7 @@ impl Device {
         let bytes = slot_bytes(&slot, &[]);
         let written = match self.frames.write_at(at, &bytes) {
             Ok(()) => true,
-            // It will reappear, and be freed again.
+            // The replica will reappear after a restart, and be freed again.
             Err(error) if is_full(&error) || decay.is_some() => false,
             Err(error) => return Err(self.fail("write a frame's slot", &error)),
         };

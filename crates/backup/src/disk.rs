@@ -25,11 +25,11 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// The way to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenHow {
-    /// It must exist; it will not be written.
+    /// The file must exist; it will not be written.
     Read,
-    /// It must exist.
+    /// The file must exist.
     ReadWrite,
-    /// It is created if it does not exist; existing contents stay.
+    /// The file is created if it does not exist; existing contents stay.
     Create,
 }
 
@@ -63,8 +63,8 @@ pub trait Disk: Send + Sync {
         Ok(Box::new(()))
     }
 
-    /// Gives the file `name` these bytes, whole blocks, durably, whether it exists or not. A
-    /// directory only.
+    /// Gives the file `name` these bytes, which are whole blocks, durably, whether the file exists
+    /// or not. Only for a disk that is a directory.
     ///
     /// # Errors
     /// As the operating system gives them.
@@ -196,7 +196,7 @@ pub trait File: Send + Sync {
     /// As the operating system gives them.
     fn bytes(&self) -> io::Result<u64>;
 
-    /// Whether it has no bytes.
+    /// Whether the file has no bytes.
     ///
     /// # Errors
     /// As the operating system gives them.
@@ -285,7 +285,7 @@ impl<F: Front> File for F {
 pub struct Fronted<W> {
     below: Arc<dyn Disk>,
     wrap: W,
-    /// None: that of the disk below.
+    /// The key; `None`: the key of the disk below.
     key: Option<KeySource>,
 }
 

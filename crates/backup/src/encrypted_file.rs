@@ -20,11 +20,11 @@ const SECTOR: u64 = SECTOR_BYTES as u64;
 /// eighth of the least memory for copies.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// See the module.
+/// A file with encrypted sectors; see the module.
 pub(crate) struct EncryptedFile {
     below: Arc<dyn File>,
     cipher: Arc<SectorCipher>,
-    /// F2.
+    /// The first encrypted byte (F2).
     from: u64,
     /// A buffer that no write uses now.
     kept: Mutex<Option<Buffer>>,
@@ -62,7 +62,7 @@ impl EncryptedFile {
     ) -> io::Result<()> {
         let skip = (at % SECTOR) as usize;
         if skip > 0 {
-            // Rare: frames and commits begin at blocks.
+            // A start within a sector is rare: frames and commits begin at blocks.
             let mut whole = vec![0; skip + into.len()];
             self.read_by(at - skip as u64, &mut whole, read)?;
             into.copy_from_slice(&whole[skip..]);

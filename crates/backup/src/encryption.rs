@@ -7,7 +7,7 @@
 //!
 //! **Invariants**
 //! - E1: a store whose key is not given, or not the right one, is refused before anything is
-//!   written. So is a plain store for which a key is given.
+//!   written. A plain store for which a key is given is refused in the same way.
 //! - E2: each store and each copy has a store key of its own. So no two of them encrypt with the
 //!   same key at the same place.
 

@@ -116,7 +116,8 @@ impl<'b> Flusher<'b> {
         Ok(self.trim(self.device.ring_bytes() / TRIM_PART)? || has_grown)
     }
 
-    /// Before the last steps of a close: they fill no space that only later commits would need.
+    /// Called before the last steps of a close, which then fill no space that only later commits
+    /// would need.
     pub fn end_growth(&self) {
         let ring = &mut self.device.state().ring;
         ring.reserved = ring.ready;
@@ -187,7 +188,7 @@ impl<'b> Flusher<'b> {
         }
         match self.device.wal().allocate(at, bytes, true) {
             Ok(()) => {}
-            // A file system that writes zeros elsewhere: they would not pay.
+            // On a file system that writes elsewhere each time, zeros would gain nothing.
             Err(error) if is_full(&error) => {}
             // A failed sync may have lost commits (disk::D3).
             Err(error) => return Err(self.device.fail("extend the write-ahead log", &error)),
@@ -196,8 +197,8 @@ impl<'b> Flusher<'b> {
         Ok(true)
     }
 
-    /// Gives the ring more space for a commit of so many bytes that waits; false: it gets none.
-    /// The caller holds `flushing`.
+    /// Gives the ring more space for a waiting commit of this many bytes. Returns false if the ring
+    /// gets none. The caller holds `flushing`.
     fn extend_ring(&self, bytes: u64) -> Result<bool, Error> {
         let is_whole = {
             let ring = &self.device.state().ring;
@@ -247,7 +248,7 @@ impl<'b> Flusher<'b> {
         largest(&state, least.max(BLOCK_BYTES)).filter(|_| self.device.held().bytes() > most)
     }
 
-    /// Frees some of the write-ahead log, for a commit of so many bytes that waits. `false`:
+    /// Frees some of the write-ahead log, for a waiting commit of this many bytes. Returns false if
     /// nothing can be freed.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<bool, Error> {
         let _flushing = self.turns.flushing();
@@ -272,8 +273,8 @@ impl<'b> Flusher<'b> {
         Ok(true)
     }
 
-    /// Writes to frames the replica that takes most memory, for a commit that waits. `false`: no
-    /// replica can go to a frame now.
+    /// Writes the replica that takes most memory to a frame, for a commit that waits. Returns false
+    /// if no replica can go to a frame now.
     pub(crate) fn make_memory(&self) -> Result<bool, Error> {
         let _flushing = self.turns.flushing();
         if self.device.held().bytes() <= self.device.options().memory_bytes {
@@ -301,8 +302,8 @@ impl<'b> Flusher<'b> {
                     return Err(self.device.full());
                 }
                 Err(error) if flush.base > 0 || flush.is_shared => {
-                    // A part is in the same frame, or was written directly to it: it cannot be
-                    // written again to another frame.
+                    // A part of the replica is in this frame, or was written directly to it: that
+                    // part cannot be written again to another frame.
                     self.abandon(&flush, false);
                     return Err(self.device.fail("write a frame", &error));
                 }
@@ -491,7 +492,7 @@ impl<'b> Flusher<'b> {
         if retire {
             state.frames.retired += 1;
         }
-        // A replica with this name may be another instance than the freed one.
+        // A replica with this id may be another instance than the one that was freed.
         if let Some(decay) = state.doomed.remove(&flush.id) {
             if !retire {
                 state.frames.put_after(flush.frame, decay.as_ref());
@@ -521,8 +522,8 @@ impl<'b> Flusher<'b> {
             (header, tail)
         };
         if !has_bug(Bug::TrimBeforeHeader) {
-            // A commit may have made older ones unneeded, by naming a frame: it has to be durable
-            // before they go.
+            // A commit that names a frame makes older ones unneeded, so it has to be durable before
+            // these go.
             self.device.sync()?;
             self.device.write_header(&header)?; // H2
         }
@@ -612,7 +613,8 @@ impl<'b> Flusher<'b> {
         self.replace(id, replica, frame)
     }
 
-    /// Puts a replica with a frame in the place of the one that is known, whose frame is released.
+    /// Puts a replica with a frame in the place of the known one, and releases the frame of that
+    /// one.
     fn replace(&self, id: ReplicaId, mut replica: Replica, frame: u32) -> Result<(), Error> {
         let older = {
             let mut state = self.device.state();

@@ -26,7 +26,7 @@ const STEP_PART: u32 = 4;
 pub(crate) struct Frames {
     geometry: Geometry,
     free: BTreeSet<u32>,
-    /// The number of each frame's valid slot, and its stamp; 0: it has none.
+    /// The number of each frame's valid slot, and the slot's stamp; 0: the frame has none.
     current: Vec<u8>,
     stamps: Vec<u64>,
     /// Frames below this number have space.
@@ -66,7 +66,8 @@ impl Frames {
     }
 
     /// Reserves space for the frames that exist: a copy of their file may have holes. Frames whose
-    /// data get none will get it when they are needed. False: not even their slots get it.
+    /// data get no space now will get it when they are needed. Returns false if not even the slots
+    /// of frames get space.
     ///
     /// # Errors
     /// As the device gives them.
@@ -92,7 +93,7 @@ impl Frames {
         self.geometry.frames - (self.free.len() + self.doubtful.len()) as u32
     }
 
-    /// Frames that are not used, or only if there is no other (N3).
+    /// Number of frames that are not used, or only if there is no other (N3).
     pub(crate) fn quarantined(&self) -> u32 {
         self.retired + self.doubtful.len() as u32
     }

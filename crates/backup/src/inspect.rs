@@ -50,7 +50,7 @@ pub struct WalEnd {
     pub from_lsn: u64,
     pub to_lsn: u64,
     pub bytes: u64,
-    /// The server had recorded this end when it stopped.
+    /// Whether the server had recorded this end when it stopped.
     pub clean: bool,
     /// Commits of which a flipped bit was put back.
     pub mended: u64,
@@ -67,7 +67,7 @@ pub struct SlotView {
     pub slot: Option<Slot>,
     /// Slots that were written and don't match their CRC. A power cut may cause one.
     pub damaged: u32,
-    /// One flipped bit explains the damage of the newest.
+    /// Whether one flipped bit explains the damage of the newest slot.
     pub is_mendable: bool,
 }
 

@@ -10,7 +10,7 @@
 //!   after the other fills its disks with copies, and has none for the recoveries of all logs.
 //! - M3: the entries from [`read_sorted`](crate::Reader::read_sorted) were verified, as a whole and
 //!   entry by entry, before the first of them is given. One flipped bit of an entry that was
-//!   certified with it is put back and told (format::mend): all replicas have the same bit.
+//!   certified with it is put back and reported (format::mend): all replicas have the same bit.
 //! - M4: closed replicas for whose frames the file system has no space take at most
 //!   [`Options::memory_bytes`](crate::Options), or [`SEGMENTS_WAITING`] segments if that is more,
 //!   and each replica that was open by then one segment more.
@@ -54,7 +54,7 @@ const SEGMENTS_OF_OTHERS: u64 = 16;
 /// Most replicas that [`Reader::take_mended`] gives at once.
 const MENDED_MAX: usize = 1000;
 
-/// For the first estimate of the number of entries in a segment.
+/// Usual bytes of an entry, for the first estimate of the number of entries in a segment.
 const USUAL_ENTRY_BYTES: usize = 128;
 
 /// The keys of one table that a recovery needs, and its parts with such routes.
@@ -155,7 +155,7 @@ impl Sorted {
         Some((start..self.offset(first + at + count), count as u32))
     }
 
-    /// Indices of the first entry of a range, and of the one after its last.
+    /// Indices of the first entry of a range, and of the first one after it.
     fn places(&self, wanted: &WantedKeys) -> (usize, usize) {
         if self.info.segment < wanted.since {
             return (0, 0);
@@ -209,7 +209,8 @@ fn sorted(mut ranks: Vec<u128>) -> Vec<u128> {
         return ranks;
     }
     let span = route_of(most) - route_of(least);
-    // The bucket does not depend on this many low bits of a difference.
+    // The bucket of a rank does not depend on this many low bits of its difference to the least
+    // rank.
     let shift = (64 - span.leading_zeros()).saturating_sub(wanted.trailing_zeros());
     let bucket = |rank: u128| ((route_of(rank) - route_of(least)) >> shift) as usize;
     let mut ends = vec![0u32; bucket(most) + 2];
@@ -302,7 +303,7 @@ impl Committer<'_> {
 
     /// Frames that an opening leaves free; none if the whole segment arrives in one piece: most
     /// such segments come from a recovery or a cleaner, and free more than they take. A copy takes
-    /// none if the replica that it replaces gives one back (`is_freed`).
+    /// no further frame if the replica that it replaces gives one back (`is_freed`).
     fn frames_kept(&self, state: &State, chunk: &Chunk<'_>, is_freed: bool) -> u32 {
         let takes_one = chunk.is_refill() && !is_freed;
         match chunk.is_whole() {
@@ -326,8 +327,9 @@ impl Committer<'_> {
             .map_err(|error| Error::io(self.device().place(), "extend the write-ahead log", error))
     }
 
-    /// M2. The own log of a single server is never refused: there is no other backup for it.
-    /// The frame of the replica that it replaces counts as free (M5).
+    /// Whether an opening finds room (M2). The own log of a single server is never refused, because
+    /// there is no other backup for it. The frame of the replica that the opening replaces counts
+    /// as free (M5).
     pub(crate) fn has_room(
         &self,
         state: &State,
@@ -415,7 +417,7 @@ impl Reader<'_> {
             reason,
         };
         if bytes.is_empty() {
-            return Ok(()); // opened, and nothing written yet
+            return Ok(()); // the segment was opened, and nothing was written yet
         }
         let mut mended = Vec::new();
         let header =
@@ -431,7 +433,7 @@ impl Reader<'_> {
                     at += entry.padded_bytes;
                 }
                 Err(error) => {
-                    // It is parsed again.
+                    // An entry that was mended is parsed again.
                     let may_mend = !has_bug(Bug::OneBitStopsRecovery);
                     let flip = may_mend.then(|| mend::entry_at(bytes, at, usize::MAX));
                     let wrong = || damaged(format!("byte {at}: {error}"));
@@ -454,8 +456,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Replicas with flipped bits that were certified with them, and were put back for a reader;
-    /// since the last call. On the device they stay as they are.
+    /// Replicas with flipped bits that were certified with them and were put back for a reader
+    /// since the last call. On the device the bits stay as they are.
     pub fn take_mended(&self) -> Vec<(ReplicaId, String)> {
         std::mem::take(&mut self.device().state().mended)
     }

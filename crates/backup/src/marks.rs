@@ -1,8 +1,8 @@
 //! The slots that the headers of the write-ahead log name (wal::W6).
 //!
-//! A slot that was lost, with the commits that it replaced already gone, leaves an older slot that
-//! is as valid. The control log lists the certificates of closed data segments, so those would be
-//! missed. Nothing lists the length of an open segment, nor the control log itself.
+//! If a slot is lost and the commits that it replaced are already gone, an older slot is left that
+//! is as valid. The control log lists the certificates of closed data segments, so their loss would
+//! be noticed. Nothing lists the length of an open segment, nor the control log itself.
 //!
 //! A replica that a restart has found damaged stays so until it is freed or opened again: the
 //! header is written again and the commits are trimmed, and its older slot is as valid as ever.
@@ -21,8 +21,8 @@ impl State {
         }
     }
 
-    /// wal::W6. Damaged replicas and control segments first: there may be too many open replicas
-    /// for one header.
+    /// The marks for a header (wal::W6). Damaged replicas and control segments come first, because
+    /// there may be too many open replicas for one header.
     pub(crate) fn marks(&self) -> Vec<Mark> {
         let mut ranked: Vec<(u8, Mark)> = self
             .replicas
@@ -44,7 +44,8 @@ impl State {
         marks.take(MARKS_MAX).collect()
     }
 
-    /// The order of its mark, and the part of it that is there. `None`: it needs none.
+    /// The rank of a replica's mark, and the part of the replica that is there. `None`: it needs no
+    /// mark.
     fn rank(&self, replica: &Replica) -> Option<(u8, Held)> {
         if replica.damaged.is_some() {
             return Some((0, Held::Lost(replica.epoch)));

@@ -124,7 +124,7 @@ fn create_for(
     let expected = Expected::default();
     let how = OpenHow::ReadWrite;
     let (backup, _) = open_locked(disk, options, &expected, lock, how, purpose)?;
-    backup.committer().begin()?; // from now on it is no interrupted creation (create::K1)
+    backup.committer().begin()?; // no interrupted creation any more (create::K1)
     Ok(backup)
 }
 
@@ -198,7 +198,8 @@ fn open_locked(
     Ok((backup, replicas))
 }
 
-/// Makes the medium agree with the reads that follow, before new data depend on them.
+/// Makes sure that the reads that follow show what is on the medium, before new data depend on
+/// them.
 ///
 /// The data of a killed process that are in the page cache alone are made durable. If that fails
 /// now, or failed for that process, then the cache shows bytes that are not on the medium, and no
@@ -235,7 +236,7 @@ fn read_settled(
     if ended.is_none_or(|lsn| lsn == state.ring.committed_lsn + 1) {
         return Ok(state);
     }
-    // It was closed, and used again.
+    // The store was closed, and used again since.
     frames.trust_cache(false);
     forget(place, frames)?;
     read()
@@ -247,7 +248,7 @@ fn forget(place: &str, region: &Region) -> Result<(), Error> {
         .map_err(|error| Error::io(place, "read the files anew", error))
 }
 
-/// Commits, slots, and of a creation the superblock and the names.
+/// Syncs commits and slots, and, after a creation, the superblock and the names.
 fn sync_all(disk: &dyn Disk, place: &str, wal: &Region, frames: &Region) -> Result<(), Error> {
     region::superblock(disk, OpenHow::ReadWrite)
         .and_then(|superblock| superblock.sync())

@@ -88,7 +88,7 @@ impl OsDisk {
     }
 }
 
-/// Files that stay locked until this is dropped: io_uring rings may use them for longer.
+/// Files that stay locked until this value is dropped. io_uring rings may use the files for longer.
 struct Locked {
     files: Vec<fs::File>,
     origin: Origin,
@@ -151,7 +151,7 @@ impl Disk for OsDisk {
 
     fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
         if self.path.as_os_str().is_empty() {
-            // Files of it would be made in the working directory.
+            // With an empty path, files would be made in the working directory.
             let text = "the path is empty";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
@@ -201,8 +201,8 @@ impl Disk for OsDisk {
         Ok(Box::new(Locked::new(files)))
     }
 
-    /// The file is a new one: a link in its place is replaced, not followed. If root makes it, it
-    /// gets the owner of the directory, as whom the server runs.
+    /// Makes a new file: a link in its place is replaced, not followed. A file that root makes gets
+    /// the owner of the directory, because the server runs as that user.
     fn put_file(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let path = self.path.join(format!("{name}.new"));
         match fs::remove_file(&path) {
@@ -389,7 +389,7 @@ fn removed_name(dir: &Path) -> PathBuf {
 
 struct OsFile {
     cached: fs::File,
-    /// Some file systems do not count names.
+    /// Whether the file had a name when it was opened: some file systems do not count names.
     had_name: bool,
     direct: Option<fs::File>,
     mode: Mode,
@@ -623,7 +623,7 @@ impl File for OsFile {
     }
 }
 
-/// Also true if that cannot be found out.
+/// Whether the file still has a name; also true if that cannot be found out.
 fn has_name(file: &fs::File) -> bool {
     file.metadata().map_or(true, |found| found.nlink() > 0)
 }
@@ -649,7 +649,7 @@ fn write_in_place(file: &fs::File) {
     let is_btrfs = rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == BTRFS);
     let is_empty = file.metadata().is_ok_and(|found| found.len() == 0);
     if let (true, Ok(flags)) = (is_btrfs && is_empty, rustix::fs::ioctl_getflags(file)) {
-        // It is as before if the kernel refuses.
+        // If the kernel refuses, the file stays as it is.
         let _ = rustix::fs::ioctl_setflags(file, flags | rustix::fs::IFlags::NOCOW);
     }
 }

@@ -140,7 +140,8 @@ impl<'b> Reader<'b> {
                 None => return Ok(source.info),
                 Some(decay) => decay,
             };
-            // The same error twice in one place is no accident.
+            // If a second read gives the same error in the same place, it is no accident of
+            // reading.
             let is_mended = decay.mendable && !matches!(how, ReadMode::Medium);
             if !self.moved(id, &source)? && found.replace(decay).is_some() {
                 if is_mended && let Some(decay) = found {

@@ -36,15 +36,15 @@ const SLOTS_AT_ONCE: u32 = 256;
 /// The slots of one frame, as found.
 pub(crate) struct FoundSlot {
     pub(crate) frame: u32,
-    /// The valid one.
+    /// The frame's valid slot.
     pub(crate) slot: Option<Slot>,
     /// Its number; for a frame without a valid slot, the number of the slot not to be written next.
     pub(crate) current: u8,
     /// Number of slots that were written but don't match their CRC.
     pub(crate) broken: u32,
-    /// The tail of the valid one.
+    /// The tail of the valid slot.
     pub(crate) tail: Vec<u8>,
-    /// A newer one with a flipped bit that was put back (U5).
+    /// A newer slot with a flipped bit that was put back (U5).
     pub(crate) mended: Option<MendedSlot>,
 }
 
@@ -86,7 +86,7 @@ impl MendedSlot {
 /// superblock may count more.
 ///
 /// # Errors
-/// The visitor's. Unreadable slots count as broken.
+/// Those of the visitor. Unreadable slots count as broken.
 pub(crate) fn slots(
     region: &Region,
     geometry: &Geometry,
@@ -165,7 +165,7 @@ pub(crate) fn decode(frame: u32, pair: &[u8]) -> FoundSlot {
     let newest = found.slot.map_or(0, |slot| slot.stamp);
     found.mended.take_if(|mended| mended.slot.stamp <= newest);
     if let (None, Some(broken)) = (found.slot, broken_at) {
-        found.current = 1 - broken; // the broken one is the one to write next
+        found.current = 1 - broken; // the broken slot is written next
     }
     found
 }
@@ -199,7 +199,7 @@ pub(crate) struct Rebuild<'a> {
     pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
     /// Per frame: its owner, and the lsn of the record that names it.
     owners: Vec<Option<(ReplicaId, u64)>>,
-    /// Per segment in a frame.
+    /// The part that a slot covers, for each segment in a frame.
     covered: BTreeMap<ReplicaId, Covered>,
     pub(crate) current: Vec<u8>,
     /// The stamp of each frame's valid slot; 0: it has none.
@@ -213,9 +213,9 @@ pub(crate) struct Rebuild<'a> {
     /// Replicas that were freed according to a slot, with their epochs: commits of such a replica
     /// up to that epoch do not count (U4).
     freed: BTreeMap<ReplicaId, u64>,
-    /// Frames of which the mended slot counts (U5).
+    /// Frames whose mended slot counts (U5).
     accepted: BTreeSet<u32>,
-    /// The mended slots of all others.
+    /// The mended slots of all other frames.
     mended: BTreeMap<u32, Slot>,
 }
 
@@ -271,7 +271,8 @@ impl<'a> Rebuild<'a> {
             *freed = slot.epoch.max(*freed);
             return;
         }
-        // Of two frames that hold the same segment the later counts: the other one was to be freed.
+        // If two frames hold the same segment, the one with the later stamp counts: the other was
+        // to be freed.
         let known = self.stamps.get(&id).copied().unwrap_or(0);
         if slot.stamp < known {
             return;
@@ -378,7 +379,7 @@ impl<'a> Rebuild<'a> {
         self.covered.remove(id);
     }
 
-    /// A record that places all bytes before its payload in this frame.
+    /// Applies a record that places all bytes before its payload in this frame.
     fn claim(&mut self, lsn: u64, record: &Record<'_>, frame: u32) -> Option<&'static str> {
         if let Some((owner, since)) = self.owners[frame as usize]
             && owner != id_of(record)
@@ -397,7 +398,7 @@ impl<'a> Rebuild<'a> {
             .entry(id_of(record))
             .or_insert_with(|| blank(record, capacity));
         if replica.base > record.offset {
-            return None; // the slot is further on
+            return None; // the slot covers more
         }
         let mut buffer = Buffer::with_capacity(capacity);
         buffer.extend(record.payload);
@@ -411,7 +412,7 @@ impl<'a> Rebuild<'a> {
         None
     }
 
-    /// A record with a payload that continues where the last one ended.
+    /// Applies a record with a payload that continues where the last one ended.
     fn append(&mut self, lsn: u64, record: &Record<'_>) -> Option<&'static str> {
         let capacity = self.geometry.segment_bytes as usize;
         let begins = record.open && record.offset == 0;
@@ -436,7 +437,7 @@ impl<'a> Rebuild<'a> {
     }
 
     /// U5, after [`finish`](Self::finish): frames with a mended slot without which their replica is
-    /// damaged or missing. If there are some, rebuild anew, with these.
+    /// damaged or missing. If there are any, the caller rebuilds anew with these accepted.
     pub(crate) fn wanted(&self) -> BTreeSet<u32> {
         let is_wanted = |slot: &Slot| {
             let id = ReplicaId {

@@ -35,7 +35,8 @@ pub(crate) const LOCK: &str = "LOCK";
 
 /// Bytes of the superblock's region: two copies, 64 KiB apart.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 68 << 10;
-/// A new ring has space for this part of it, and for this many segments.
+/// A new ring has space for the larger of two amounts: its capacity divided by the first, and this
+/// many segments.
 const RING_PART: u64 = 16;
 const RING_SEGMENTS: u64 = 4;
 /// Start of the write-ahead log in raw mode.
@@ -63,8 +64,8 @@ impl Region {
         })
     }
 
-    /// The region with everything from its byte `from` on encrypted; as it is, without a cipher.
-    /// `held` counts the memory that writes take.
+    /// The region with everything from its byte `from` on encrypted; without a cipher, the region
+    /// stays as it is. `held` counts the memory that writes take.
     pub(crate) fn encrypted(
         mut self,
         cipher: Option<&Arc<SectorCipher>>,

@@ -141,7 +141,8 @@ impl Replica {
         self.damaged.as_deref().or(decay)
     }
 
-    /// Whether its master has to replace it: its bytes are lost, or some are not as written.
+    /// Whether its master has to replace the replica: its bytes are lost, or some are not as
+    /// written.
     pub(crate) fn is_to_be_replaced(&self) -> bool {
         self.damaged.is_some() || self.decay.is_some()
     }
@@ -171,7 +172,7 @@ impl Replica {
     /// Undoes the last [`lend`](Self::lend) after a failed write. `length`: number of bytes that
     /// were in memory before.
     pub(crate) fn take_back(&mut self, from: u32, given: Arc<Buffer>, length: usize) {
-        // An empty part may be gone.
+        // A part without bytes may be gone already.
         if self.lent.back().is_some_and(|(begins, _)| *begins == from) {
             self.lent.pop_back();
         }

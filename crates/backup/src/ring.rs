@@ -95,15 +95,16 @@ impl Ring {
         (bytes <= ready && start + bytes - self.tail <= self.capacity).then_some(start)
     }
 
-    /// The space with which it begins: `first`, and what was `written` of the file. A start
-    /// reserves it again, because a copy may have holes.
+    /// Sets the space with which the ring begins: `first` bytes, or more if live commits lie behind
+    /// them or if more of the file was `written`. A start reserves the space again, because a copy
+    /// may have holes.
     pub(crate) fn begin(&mut self, first: u64, written: u64) {
         let written = written.saturating_sub(RING_AT) / BLOCK_BYTES * BLOCK_BYTES;
         self.ready = first.max(self.reach()).max(written).min(self.capacity);
         self.reserved = self.ready;
     }
 
-    /// The newest commits lie before the oldest one.
+    /// Whether the newest commits lie before the oldest one in the file.
     pub(crate) fn wraps(&self) -> bool {
         self.head / self.capacity > self.tail / self.capacity
     }
@@ -136,11 +137,11 @@ impl Ring {
         }
     }
 
-    /// Asks the file system for as much space again as the ring has, or for less, but for `least`
-    /// bytes. Without them the ring works with the space that it has.
+    /// Asks the file system for as much space again as the ring has, or for less, but for at least
+    /// `least` bytes. If it gets none, the ring works with the space that it has.
     ///
     /// # Errors
-    /// As the device gives them; a full one is none.
+    /// As the device gives them; a full device is no error.
     pub(crate) fn reserve(&mut self, region: &Region, least: u64) -> io::Result<()> {
         let left = self.capacity - self.reserved;
         let mut more = self.reserved.max(least).min(left);

@@ -112,7 +112,7 @@ fn write_both(region: &Region, next: &Superblock) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses to call a rotation complete that met another one.
+/// Returns an error if another rotation ran at the same time: this one is not complete then.
 fn check_both(region: &Region, next: &Superblock) -> io::Result<()> {
     let block = next.encode();
     for at in COPY_AT {

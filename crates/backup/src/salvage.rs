@@ -34,7 +34,7 @@ pub struct Salvage {
     wal_there: u64,
     sources: BTreeMap<SegmentId, Source>,
     key: Option<KeySource>,
-    /// The last commit that was durable according to a frame.
+    /// The last commit that was durable according to a frame's slot.
     durable_lsn: u64,
     /// Damage of the write-ahead log: commits are missing.
     pub wal_damage: Option<String>,
@@ -53,7 +53,7 @@ struct Source {
 
 /// The readable bytes of a segment.
 pub struct Remains {
-    /// Zeros where a byte is missing.
+    /// The bytes, with zeros where one is missing.
     pub bytes: Vec<u8>,
     /// The missing ranges, in order.
     pub missing: Vec<Range<usize>>,
@@ -221,7 +221,8 @@ impl Salvage {
         let from = header.as_ref().map_or(0, |header| header.tail_lsn);
         let salts = header.as_ref().map(|header| &header.salts);
         if let (None, Some(Ok(end)), Some(salts)) = (&self.wal_damage, end, salts) {
-            // A start must take it for the end, as a power cut may look the same; it is no proof.
+            // A start must take such a place for the end of the log, because a power cut may look
+            // the same. It is no proof of damage.
             let behind = scan::commits_behind(&mut reader, salts, &end).unwrap_or_default();
             let next = behind.iter().map(|commit| commit.lsn).min();
             self.wal_damage = next.map(|next| {
@@ -233,7 +234,7 @@ impl Salvage {
         }
         let mut commits = scan::sound_commits(&mut reader, salts, from);
         commits.extend(mended);
-        // Of two with one number the later life's counts.
+        // Of two commits with one number, the one of the later generation counts.
         commits.sort_by_key(|(commit, _)| (commit.lsn, std::cmp::Reverse(commit.generation)));
         commits.dedup_by_key(|(commit, _)| commit.lsn);
         for (commit, body) in &commits {

@@ -39,11 +39,11 @@ pub(crate) struct End {
     pub(crate) mended: u64,
 }
 
-/// A commit with a sound head and body, in the ring.
+/// The next commit in the ring, which has a sound head and body.
 struct Next {
     at: u64,
     commit: Commit,
-    /// Its body, if it or the head had a flipped bit; else it is in the ring.
+    /// The body, if it or the head had a flipped bit. Otherwise the body is in the ring.
     body: Option<Vec<u8>>,
 }
 
@@ -53,16 +53,13 @@ pub(crate) struct Found<'a> {
     /// Bytes from the tail to its start.
     pub(crate) offset: u64,
     pub(crate) records: Vec<Record<'a>>,
-    /// Its body, if it or the head had a flipped bit (S1).
+    /// The body, if it or the head had a flipped bit (S1).
     pub(crate) mended: Option<&'a [u8]>,
 }
 
-/// Reads the header blocks: the newer valid one, and the number of damaged ones (written, but not
-/// valid). One flipped bit of the newer one is put back: what it says is true even if a power cut
-/// tore it.
-///
-/// # Errors
-/// `Ok(Err(reason))` if there is none.
+/// Reads the header blocks. Returns the newer valid one, if there is any, and the number of damaged
+/// ones: unreadable, or written and not valid. One flipped bit of a block is put back: what the
+/// block says is true even if a power cut tore it.
 pub(crate) fn headers(wal: &Region, server: u64) -> (Option<Header>, u32) {
     let (mut best, mut broken, mut damaged): (Option<Header>, _, _) = (None, Vec::new(), 0);
     let mut meet = |header: Header| {
@@ -103,7 +100,8 @@ pub(crate) struct Reader<'a> {
     wal: &'a Region,
     ring_bytes: u64,
     start: u64,
-    /// Aligned: so bytes that are in no cache are read past it, in parts side by side.
+    /// The window is aligned, so bytes that are in no cache are read past the cache, in parts side
+    /// by side.
     window: Buffer,
 }
 
@@ -129,7 +127,8 @@ impl<'a> Reader<'a> {
                 .next_multiple_of(BLOCK)
                 .min(self.ring_bytes - at);
             self.start = at;
-            // An unreadable block must not hide those before it.
+            // After an error only the needed blocks are read: an unreadable block must not hide
+            // those before it.
             let needed = (length as u64).next_multiple_of(BLOCK);
             if self.fill(at, wanted).is_err() {
                 self.fill(at, needed.min(wanted))?;
@@ -198,7 +197,7 @@ pub(crate) fn scan(
         };
         let offset = end.bytes + skipped;
         if offset + commit.padded_bytes() > reader.ring_bytes {
-            break; // more than a ring: not the log's continuation
+            break; // longer than the ring: not the log's continuation
         }
         let body = match &next.body {
             Some(body) => body,
@@ -272,7 +271,7 @@ fn is_next(commit: &Commit, salts: &Salts, end: &End) -> bool {
 }
 
 /// As [`next`], of commits with one flipped bit (S1). `is_proved`: the commit at the end had been
-/// durable. `look_ahead`: later ones may prove that.
+/// durable. `look_ahead`: whether later commits may prove that.
 fn mended(
     reader: &mut Reader<'_>,
     salts: &Salts,

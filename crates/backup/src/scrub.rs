@@ -31,7 +31,7 @@ const PART_BYTES: u64 = 4 << 20;
 
 /// Commits that follow each other on the device.
 struct Part {
-    /// Its start in the region.
+    /// The part's start in the region.
     at: u64,
     bytes: u64,
     /// The lsn of each commit, and its place in the part.
@@ -113,7 +113,8 @@ impl<'b> Scrubber<'b> {
     }
 
     /// If the start put back a flipped bit of the write-ahead log: repairs the log as scrubbing
-    /// does, and returns the damage. `None`: it did not, or that was tried.
+    /// does, and returns the damage. `None`: the start put none back, or the repair was tried
+    /// already.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -139,7 +140,7 @@ impl<'b> Scrubber<'b> {
                     false => ScrubStep::GoodLog { bytes },
                 });
             };
-            // The same error twice is no accident.
+            // If a second read gives the same error, it is no accident of reading.
             let found = self
                 .verify_part(&part)
                 .and_then(|_| self.verify_part(&part));

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// A read counts for one part of so many: the estimate follows within about as many reads.
 const DECAY: u64 = 8;
-/// The times are of so many bytes.
+/// Times are those of a read of this many bytes.
 const UNIT: u128 = 1 << 20;
 const NS_PER_SECOND: u128 = 1_000_000_000;
 
@@ -27,12 +27,12 @@ impl ReadSpeed {
     pub(crate) fn note(&self, bytes: u64, took: Duration) {
         let took_ns = took.as_nanos().saturating_mul(UNIT) / u128::from(bytes.max(1));
         let took_ns = u64::try_from(took_ns).unwrap_or(u64::MAX).max(1);
-        // Relaxed: pairs with itself alone; nothing else depends on the number.
+        // Relaxed: no other data depends on the number.
         let known_ns = self.0.load(Ordering::Relaxed);
         let next_ns = match known_ns {
             0 => took_ns,
             _ => {
-                // At least one more or less, so that small numbers change too.
+                // The mean changes by at least one, so that small numbers change too.
                 let counted_ns = took_ns.min(known_ns.saturating_mul(2));
                 let by_ns = (counted_ns.abs_diff(known_ns)).div_ceil(DECAY);
                 match counted_ns > known_ns {

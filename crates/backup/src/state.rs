@@ -27,9 +27,9 @@ pub(crate) struct State {
     pub(crate) failed: Option<String>,
     /// Replicas that were freed while the flusher wrote them.
     pub(crate) doomed: BTreeMap<ReplicaId, Option<Decay>>,
-    /// Found since the last [`take_damaged`](crate::Reader::take_damaged).
+    /// Replicas found damaged since the last [`take_damaged`](crate::Reader::take_damaged).
     pub(crate) damaged: Vec<Damaged>,
-    /// Found since the last [`take_mended`](crate::Reader::take_mended).
+    /// Replicas mended for readers since the last [`take_mended`](crate::Reader::take_mended).
     pub(crate) mended: Vec<(ReplicaId, String)>,
     /// A start has put back a flipped bit of the write-ahead log, which still has it.
     pub(crate) log_is_mended: bool,
@@ -44,7 +44,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// With the buffers of its replicas counted by `held`.
+    /// This state, with the buffers of its replicas counted by `held`.
     pub(crate) fn counted(mut self, held: &Arc<BufferBytes>) -> State {
         for replica in self.replicas.values_mut() {
             if let Data::Growing(buffer) = &mut replica.data {

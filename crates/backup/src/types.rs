@@ -117,9 +117,9 @@ pub struct Chunk<'a> {
     /// later chunk's, and keep their place in the write-ahead log: certify them before the log has
     /// gone round, or commits find no room.
     pub certificate: Option<Certificate>,
-    /// Creates the replica.
+    /// Whether the chunk creates the replica.
     pub open: bool,
-    /// No chunk follows; needs a certificate, here or before, over all bytes.
+    /// Whether no chunk follows. This needs a certificate, in this chunk or before, over all bytes.
     pub close: bool,
 }
 
@@ -199,7 +199,7 @@ pub struct ReplicaInfo {
     pub epoch: u64,
     /// Certified bytes.
     pub length: u32,
-    /// CRC32C of them.
+    /// CRC32C of the certified bytes.
     pub crc: u32,
     pub closed: bool,
     pub place: Place,
@@ -246,8 +246,8 @@ pub enum ScrubStep {
 pub struct LogDamage {
     pub lsn: u64,
     pub reason: String,
-    /// Its data are in frames now, and no restart reads the commit. False: the repair will be tried
-    /// again.
+    /// Whether its data are in frames now, so that no restart reads the commit. If not, the repair
+    /// will be tried again.
     pub is_mended: bool,
 }
 
@@ -325,7 +325,8 @@ pub struct Stats {
     pub unflushed: u32,
     /// Closed replicas and parts of open ones written to frames.
     pub flushes: u64,
-    /// Times that a commit had to wait for room in the write-ahead log or in the memory for copies.
+    /// Number of times that a commit had to wait for room in the write-ahead log or in the memory
+    /// for copies.
     pub stalls: u64,
     pub scrubbed: u64,
     /// Rounds of the scrubber that have ended: each verifies every replica in a frame.
