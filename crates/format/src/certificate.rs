@@ -90,7 +90,8 @@ const fn times(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// The change of a CRC's difference when `bytes` more bytes follow: its product with x^(8 bytes).
+/// The difference of two CRCs after `bytes` more equal bytes: the product of the former difference
+/// and x^(8 * bytes).
 fn shifted(mut crc: u32, bytes: u32) -> u32 {
     let mut rest = u64::from(bytes) << 3;
     while rest > 0 {

@@ -8,7 +8,8 @@
 //! - C1: the result equals that of the `crc32c` crate, for all bytes and on all
 //!   processors.
 
-/// Maximum length of a short piece, in bytes. From here on, a sum in three parts at once is faster.
+/// Maximum length of a short piece, in bytes. For longer pieces, a sum in three parts at once is
+/// faster.
 #[cfg(target_arch = "x86_64")]
 const SHORT_BYTES_MAX: usize = 768;
 

@@ -95,7 +95,8 @@ const CRC16: [[u16; 256]; 8] = {
     tables
 };
 
-/// Eight bytes at a time: a step for each byte would wait for the one before.
+/// The CRC16, eight bytes at a time: with a step for each byte, each step would wait for the one
+/// before.
 #[inline]
 fn crc16(bytes: &[u8]) -> u16 {
     let (words, rest) = bytes.as_chunks::<8>();

@@ -46,12 +46,12 @@ pub enum Fate {
     #[default]
     Dropped = 0,
     Kept = 1,
-    /// Its tombstone alone is kept.
+    /// Only the entry's tombstone is kept.
     Buried = 2,
 }
 
 impl Fate {
-    /// The fate of an entry that is left of this one (R2).
+    /// The fate of an entry that first has this fate and then `next` (R2).
     pub fn then(self, next: Fate) -> Fate {
         match (self, next) {
             (Fate::Dropped, _) | (_, Fate::Dropped) => Fate::Dropped,
@@ -91,8 +91,8 @@ impl Fates {
         }
     }
 
-    /// Adds the fate of entry `n`; the ones between the last one and this are dropped. False, and
-    /// nothing is added: the fate of a later entry is known, or of this.
+    /// Adds the fate of entry `n`; the entries between the last one and this are dropped. Returns
+    /// false, and adds nothing, if the fate of this entry or of a later one is known.
     #[must_use]
     pub fn add(&mut self, n: u32, fate: Fate) -> bool {
         if n < self.count {
@@ -139,7 +139,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// An entry of `victim`, its `n`th, was copied to the survivor.
+    /// Notes that the `n`th entry of `victim` was copied to the survivor.
     pub fn add(&mut self, victim: SegmentId, n: u32, fate: Fate) {
         if let Some(last) = self.parts.last_mut()
             && last.victim == victim
@@ -163,8 +163,8 @@ impl Parts {
         self.parts.iter().map(|part| part.victim)
     }
 
-    /// The recipe's bytes. `certificate`: of a victim; `None`: it is not known. `None`: there is no
-    /// recipe, for that reason or by R3.
+    /// The recipe's bytes. `certificate` gives a victim's certificate, or `None` if that is not
+    /// known. The result is `None` if there is no recipe, for that reason or by R3.
     pub fn encode(
         &self,
         certificate: impl Fn(SegmentId) -> Option<Certificate>,

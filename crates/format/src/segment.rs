@@ -33,7 +33,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"DSEG");
 pub enum Kind {
     /// Appends of a data head.
     Head = 1,
-    /// Entries that the cleaner kept of other segments.
+    /// Entries of other segments that the cleaner kept.
     Survivor = 2,
     /// Records of the control log.
     Control = 3,

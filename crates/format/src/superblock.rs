@@ -66,7 +66,7 @@ pub struct Superblock {
     pub hash_seed: u64,
     /// Milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// Grows with every rewriting.
+    /// Grows each time that the superblock is written.
     pub generation: u64,
     /// An unfinished copy of another store: the directory is not a store.
     pub unfinished: bool,
@@ -108,7 +108,8 @@ pub enum Damage {
 }
 
 impl Superblock {
-    /// The fields that tell something about the data: they are in the box of an encrypted store.
+    /// The fields that disclose something about the data. In an encrypted store they are in the
+    /// box.
     ///
     /// # Panics
     /// As [`encode`](Self::encode).

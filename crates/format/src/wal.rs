@@ -163,7 +163,7 @@ impl Salts {
 /// A replica that would not be missed without its mark (W6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// `u32::MAX`: not known.
+    /// The replica's frame; `u32::MAX`: not known.
     pub frame: u32,
     pub kind: Kind,
     pub segment: SegmentId,
@@ -176,7 +176,7 @@ pub struct Mark {
 pub enum Held {
     /// A slot with this stamp: a restart must find it, or one after it in the same frame.
     Slot(u64),
-    /// A restart did not find all of the instance with this replication epoch.
+    /// A restart did not find the whole instance with this replication epoch.
     Lost(u64),
 }
 
@@ -239,7 +239,7 @@ pub struct Header {
     pub clock_ms: u64,
     /// Salts of all generations from the tail's on (W5).
     pub salts: Salts,
-    /// At most [`MARKS_MAX`] (W6). None in headers of earlier builds.
+    /// The marks, at most [`MARKS_MAX`] (W6). Headers of earlier builds have none.
     pub marks: Vec<Mark>,
 }
 

@@ -67,8 +67,8 @@ const NO_LEVEL: u8 = 255;
 /// One change of the segments and tables that make up a server's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// Opens each control segment: the list of segments is empty, and the next `records` records
-    /// fill it.
+    /// The first record of each control segment: the list of segments is empty, and the next
+    /// `records` records fill it.
     Snapshot {
         /// Every id that was given before this was written is below this one.
         next_segment: SegmentId,
@@ -82,7 +82,7 @@ pub enum Record {
         head: u32,
         kind: SegmentKind,
     },
-    /// The segment ends here.
+    /// The segment ends with these bytes.
     Closed {
         segment: SegmentId,
         certificate: Certificate,
@@ -236,8 +236,8 @@ fn sum_of(record: &[u8]) -> u32 {
         })
 }
 
-/// The difference between the stored and the computed sum of the record that `bytes` begin with,
-/// and its length; `None`: its length is no record's.
+/// The difference between the stored and the computed sum of the record at the start of `bytes`,
+/// and the record's length; `None`: no record can have this length.
 pub(crate) fn sum_difference(bytes: &[u8]) -> Option<(u32, usize)> {
     let total = crate::bytes::u32_at(bytes, LENGTH_AT.start) as usize;
     let record = bytes.get(..total)?;
@@ -246,7 +246,7 @@ pub(crate) fn sum_difference(bytes: &[u8]) -> Option<(u32, usize)> {
 }
 
 impl Record {
-    /// The name for messages.
+    /// The record's name in messages.
     pub fn name(&self) -> &'static str {
         self.kind().1
     }
@@ -285,7 +285,7 @@ impl Record {
         let record = &mut out[start..];
         let bytes = u32::try_from(record.len()).expect("a record is shorter than 4 GiB");
         record[4..8].copy_from_slice(&bytes.to_le_bytes());
-        let crc = crc32c::crc32c(record); // R1: the field is still zero
+        let crc = crc32c::crc32c(record); // R1: the field for the sum is still zero
         record[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     }
 
@@ -660,7 +660,8 @@ impl<'a> Take<'a> {
         for shift in (0..64).step_by(7) {
             let byte = self.u8(field)?;
             let bits = u64::from(byte & 127);
-            // Refuses more than 64 bits, and longer forms than needed: a number has one form.
+            // Numbers of more than 64 bits and forms that are longer than needed are refused, so
+            // that a number has one form.
             if bits << shift >> shift != bits || byte == 0 && shift > 0 {
                 return Err(self.field(field));
             }

@@ -74,7 +74,7 @@ const FLAG_EXPIRY: u8 = 0b0001_0000;
 const FLAG_VICTIM: u8 = 0b0010_0000;
 const FLAG_TYPED: u8 = 0b0100_0000;
 const FLAG_PART: u8 = 0b1000_0000;
-/// From [`FLAG_PART`] to [`TableId::PARTS`].
+/// Shifts [`FLAG_PART`] to the bit [`TableId::PARTS`].
 const PART_SHIFT: u32 = 24;
 
 /// The kind of an entry. Zero is no kind (F3).
@@ -164,7 +164,7 @@ impl<'a> Completion<'a> {
 /// The fields of an object to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct NewObject<'a> {
-    /// With bit 31: a part (F6).
+    /// The id of the table; with bit 31 set, the object is a part (F6).
     pub table: u32,
     pub version: u64,
     /// Milliseconds since the Unix epoch; `None` = never.
@@ -273,7 +273,7 @@ impl Raw<'_> {
         self.key.len() > 0xff || self.value.len() > 0xffff || self.stored_table() > 0xff
     }
 
-    /// F6.
+    /// Whether the fields fit the form of a part, if the table says that this is one (F6).
     fn may_be_written(&self) -> bool {
         let is_plain = self.expires_at_ms.is_none() && !self.is_typed;
         let fits = is_plain && self.kind != Kind::Completion && self.key.len() == PartKey::BYTES;
@@ -610,7 +610,8 @@ pub unsafe fn is_sound(at: *const u8, available: usize) -> bool {
     unsafe { is_sound_or_known(at, available, |_| None) }
 }
 
-/// As [`is_sound`], but `known` may decide, by the length of the entry: then no sum is taken.
+/// As [`is_sound`], but `known`, which gets the length of the entry, may give the answer: then no
+/// sum is taken.
 ///
 /// # Safety
 /// As [`parse_at`].
@@ -692,7 +693,7 @@ unsafe fn damage_at(at: *const u8, available: usize) -> Damage {
     match parse(bytes) {
         Err(Damage::Truncated { needed, .. }) => Damage::Truncated { needed, available },
         Err(damage) => damage,
-        // It changes while it is looked at.
+        // Another thread changes the bytes meanwhile.
         Ok(_) => Damage::Kind {
             kind: bytes.first().copied().unwrap_or(0),
         },

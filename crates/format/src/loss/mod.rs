@@ -43,7 +43,7 @@ const FOUND_AGAIN: u32 = 4;
 const VERIFIED_MAX: usize = 16;
 /// End of a range of which the end is not known (Y6).
 const END_UNKNOWN: u32 = u32::MAX;
-/// Most consecutive damaged entries that are told apart by their headers.
+/// Maximum number of consecutive damaged entries that are separated by their headers.
 const DAMAGED_RUN_MAX: usize = 16;
 
 /// An entry that is lost, by its own header.
@@ -55,7 +55,7 @@ pub struct Claim {
     pub table: u32,
     pub key: Box<[u8]>,
     pub version: u64,
-    /// Its own sum is right, but what lies in front of it is damaged (Y2, Y3).
+    /// Whether the entry's own sum is right: then the bytes in front of it are damaged (Y2, Y3).
     pub is_whole: bool,
 }
 
@@ -79,8 +79,8 @@ impl Claim {
 }
 
 /// The version of an entry with two flipped bits, at least one of them in the version; the highest
-/// if several pairs of bits explain the damage. A version that was believed as it is would let an
-/// older value appear.
+/// if several pairs of bits explain the damage. If a damaged version were believed as it is, an
+/// older value could appear.
 fn mended_version(bytes: &[u8]) -> Option<u64> {
     if bytes.len() > mend::SURE_BYTES_MAX {
         return None;
@@ -126,9 +126,10 @@ impl fmt::Display for Claim {
 pub struct Loss {
     pub segment: SegmentId,
     pub certificate: Certificate,
-    /// In order. Bytes of the header: nothing but the header is lost there.
+    /// The lost ranges, in order. A range within the segment's header means that the header alone
+    /// is lost.
     pub ranges: Vec<Range<u32>>,
-    /// In order of their places.
+    /// The claims, in the order of their places.
     pub claims: Vec<Claim>,
 }
 
@@ -197,7 +198,7 @@ pub struct Examined {
 }
 
 impl Examined {
-    /// Nothing says how long this segment was (Y6).
+    /// Notes that nothing says how long this segment was (Y6).
     pub fn lose_end(&mut self, segment: SegmentId, certificate: Certificate) {
         let loss = self.loss.get_or_insert_with(|| Loss {
             segment,
@@ -208,7 +209,7 @@ impl Examined {
         loss.ranges.push(certificate.length..END_UNKNOWN);
     }
 
-    /// The rest, and a tombstone for each claim: a replay of it shows no older version.
+    /// The rest, and a tombstone for each claim: a replay of these bytes shows no older version.
     pub fn with_tombstones(&self) -> Vec<u8> {
         let mut bytes = self.sound.clone();
         let claims = self.loss.iter().flat_map(|loss| &loss.claims);
@@ -346,7 +347,7 @@ impl Walk {
         Some(end)
     }
 
-    /// Bytes are lost, with what they claim to be. Returns their end.
+    /// Notes lost bytes and their claim. Returns their end.
     fn lose(&mut self, at: usize, end: usize, is_whole: bool) -> usize {
         if is_whole && let Some((_, start)) = self.places.pop() {
             self.sound.truncate(start);

@@ -37,21 +37,21 @@ const CRC_BYTES: usize = 4;
 /// Longest entry that is mended where other damage is as likely as one flipped bit, and there may
 /// be another copy, as on a disk: M3.
 pub const SURE_BYTES_MAX: usize = 64 << 10;
-/// Characters of a key in a message.
+/// Maximum number of characters of a key in a message.
 const KEY_CHARS_MAX: usize = 64;
 
 /// A bit that was put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flip {
-    /// From the first byte of the piece.
+    /// The byte, counted from the first one of the piece.
     pub byte: usize,
-    /// 0: the lowest bit of the byte.
+    /// The bit of the byte; 0 is the lowest.
     pub bit: u8,
 }
 
 impl Flip {
     /// Flips the bit of the damaged entry at the start of `bytes`; returns whether the entry is
-    /// sound then. An entry that is not is left as it was.
+    /// sound then. If it is not, the bytes are left as they were.
     pub fn restores(self, bytes: &mut [u8]) -> bool {
         self.apply(bytes);
         let is_sound = entry::parse(bytes).is_ok();
@@ -157,7 +157,7 @@ pub fn block(block: &mut [u8]) -> Option<Flip> {
     Some(flip)
 }
 
-/// Puts back the flipped bit of bytes that have another CRC32C than this one, which is good.
+/// Puts back the flipped bit of bytes whose CRC32C differs from `crc`, which is known to be right.
 pub fn body(bytes: &mut [u8], crc: u32) -> Option<Flip> {
     let flip = Flip::of_sum(crc ^ crc32c(bytes), bytes.len())?;
     flip.apply(bytes);

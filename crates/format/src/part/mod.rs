@@ -69,7 +69,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The name for messages.
+    /// The form's name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Form::Root => "root",
@@ -110,8 +110,8 @@ impl<'a> Names<'a> {
         self.body
     }
 
-    /// Of a building record: the highest number that may have been given, and the key of the root
-    /// to be.
+    /// The content of a building record: the highest number that may have been given, and the key
+    /// of the root to be.
     pub fn building(&self) -> Option<(u64, &'a [u8])> {
         let (last, key) = self.body.split_first_chunk::<LAST_BYTES>()?;
         let last = last
@@ -190,7 +190,7 @@ pub fn names_under(key: PartKey, value: &[u8]) -> Option<Names<'_>> {
 pub struct Numbers<'a> {
     rest: &'a [u8],
     left: usize,
-    /// The one before.
+    /// The number before the next one.
     last: u64,
 }
 
