@@ -10,7 +10,7 @@ pub const fn is_expired(expires_at_ms: u64, now_ms: u64) -> bool {
     expires_at_ms < now_ms
 }
 
-/// True if this time of expiry removes a key at once that is given it and keeps its value.
+/// True if a key that gets this time of expiry, and keeps its value, is removed at once.
 #[inline(always)]
 pub const fn removes_at_once(expires_at_ms: u64, now_ms: u64) -> bool {
     expires_at_ms <= now_ms

@@ -26,7 +26,8 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// `fold` ignores ASCII case. `None`: the pattern is longer than [`PATTERN_BYTES_MAX`].
+    /// A pattern of this text. `fold`: ASCII case is ignored. `None`: the pattern is longer than
+    /// [`PATTERN_BYTES_MAX`].
     pub fn new(text: &[u8], fold: bool) -> Option<Pattern> {
         if text.len() > PATTERN_BYTES_MAX {
             return None;

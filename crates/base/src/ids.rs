@@ -97,7 +97,7 @@ pub struct ServerId {
 }
 
 impl ServerId {
-    /// No server. As the addressee of a message: any receiver.
+    /// No server. As the addressee of a message, it means any receiver.
     pub const NONE: ServerId = ServerId {
         generation: 0,
         slot: 0,
@@ -130,7 +130,7 @@ impl ServerId {
     }
 }
 
-/// `slot.generation`.
+/// Shown as `slot.generation`.
 impl fmt::Display for ServerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.slot, self.generation)
@@ -266,8 +266,8 @@ number_ids! {
     /// A client's lease: masters use it to recognise requests that they have already executed. The
     /// coordinator gives each id once. 0 is no client.
     ClientId(u64);
-    /// One request of one client that must take effect once, however often it is sent. From 1,
-    /// without gaps.
+    /// One request of one client that must take effect once, however often it is sent. A client
+    /// numbers its requests from 1, without gaps.
     RpcId(u64);
     /// One attempt to recover the log of one dead server: random, so that data of an earlier
     /// attempt are distinguished.
@@ -291,7 +291,7 @@ number_ids! {
 pub struct ClusterId(pub u128);
 
 impl ClusterId {
-    /// It is not known, or there is none yet.
+    /// The cluster's id is not known, or there is none yet.
     pub const NONE: ClusterId = ClusterId(0);
 
     /// Whether the two cannot be ids of one cluster. An unknown id may be any.
@@ -396,7 +396,7 @@ impl Home {
         Home([r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10])
     }
 
-    /// The home with these bytes: each 11 bytes are one.
+    /// The home with these bytes. Any 11 bytes are a home.
     pub const fn from_bytes(bytes: [u8; Home::BYTES]) -> Home {
         Home(bytes)
     }
@@ -430,7 +430,7 @@ impl Home {
     }
 }
 
-/// 22 hexadecimal digits.
+/// Shown as 22 hexadecimal digits.
 impl fmt::Display for Home {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -450,7 +450,7 @@ impl PartKey {
     /// The largest number of a part.
     pub const NUMBER_MAX: u64 = (1 << 40) - 1;
 
-    /// The key with these bytes; `None`: a part's key has another length.
+    /// The key with these bytes; `None`: they have not the length of a part's key.
     pub fn parse(key: &[u8]) -> Option<PartKey> {
         key.try_into().ok().map(PartKey)
     }
@@ -489,7 +489,7 @@ impl PartKey {
     }
 }
 
-/// Home and number.
+/// Shown as home and number.
 impl fmt::Display for PartKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.home(), self.number())

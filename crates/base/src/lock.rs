@@ -7,7 +7,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A process that was killed may hold its lock until the kernel has ended its last request.
+/// Longest wait for a lock: a process that was killed may hold its lock until the kernel has ended
+/// its last request.
 const PATIENCE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(5);
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// The lowest descriptor that is not a standard one.
 pub const DESCRIPTOR_MIN: RawFd = libc::STDERR_FILENO + 1;
 
-/// A file server with a lease on a file gives it back within this time.
+/// A file server with a lease on a file gives the lease back within this time.
 const LEASE_PATIENCE: Duration = Duration::from_secs(5);
 const LEASE_LOOK: Duration = Duration::from_millis(20);
 
@@ -40,7 +40,7 @@ pub fn open_data(options: &mut OpenOptions, flags: OFlags, path: &Path) -> io::R
     if !kind.is_file() && !kind.is_block_device() {
         return Err(no_data());
     }
-    // With the flag io_uring would not wait for the device either.
+    // The flag is removed, because io_uring would not wait for the device with it.
     fcntl_setfl(&file, fcntl_getfl(&file)?.difference(OFlags::NONBLOCK))?;
     Ok(file)
 }

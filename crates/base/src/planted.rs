@@ -12,15 +12,15 @@ use std::fmt::Debug;
 /// rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    // Several crates: the same mistake in each of them.
+    // In several crates: the same mistake in each of them.
     /// Trap 8: damaged data is skipped: bytes that do not match their certificate are returned, the
     /// loader ends a segment at its first bad entry, and a restart leaves damaged segments out.
     DamageIsSkipped,
     /// replication::O6, trap 2: victims are freed when the `Swap` record is proposed or written,
     /// although it is not synced and may still be lost.
     FreeBeforeSwap,
-    /// An old control segment counts as the newest: the oldest on one disk, open ones below the
-    /// recorded one in a cluster.
+    /// An old control segment counts as the newest: on one disk the oldest, in a cluster open ones
+    /// below the recorded one.
     OldControlHead,
     /// part::K1: a part goes to the owner of its key's hash, not of its home.
     PartRoutesByKey,
@@ -63,10 +63,11 @@ pub enum Bug {
     ExpiredIsForgotten,
     /// A restart treats every tombstone as one that nothing in another segment depends on.
     EveryTombstoneIsSpare,
-    /// load::R9: a tombstone leaves the index when it meets its victim, although another one of
-    /// its key lost to it, whose victim is still to come.
+    /// load::R9: a tombstone leaves the index when it meets its victim, although it has won over
+    /// another tombstone of its key whose victim is still to come.
     TombstoneLeavesEarly,
-    /// load::R11: a write over an object gets the next version of it, whatever else was loaded.
+    /// load::R11: a write over an object gets the version after that of the object, whatever else
+    /// was loaded.
     LoadLeavesVersions,
     /// A side log drops a tombstone for which it has no object yet.
     SideForgetsTombstones,
@@ -102,15 +103,15 @@ pub enum Bug {
     RemovalsAreNotMarked,
     /// A watch sees a write or a removal before any other thread can.
     MarkedBeforeSeen,
-    /// epoch::E3: memory that was retired has no readers, whenever it was, while no session is
-    /// inside.
+    /// epoch::E3: while no session is inside, all retired memory counts as having no readers,
+    /// whenever it was retired.
     QuietWithoutBound,
     /// index::bucket::B3: a walk shows slots that a transaction has set and that has not ended.
     WalksShowHalves,
 
     /// sound::V1: a cleaner moves, drops and buries entries that it has not verified.
     CopiesUnverified,
-    /// sound::V1: an object expires by a time that was not verified.
+    /// sound::V1: an object expires by a time of expiry that was not verified.
     ExpiresUnverified,
     /// sound::V1: a purge decides by keys that it has not verified.
     PurgesUnverified,
@@ -133,7 +134,8 @@ pub enum Bug {
     DamageGoesToFlash,
     /// remote::Q11: a backup that gets damaged bytes is lost.
     DamageLosesBackups,
-    /// recovery::damaged::D2: a recovery leaves out what is lost without being asked to.
+    /// recovery::damaged::D2: a recovery leaves lost data out although no operator has accepted the
+    /// loss.
     AcceptsUnasked,
     /// A message with damaged bytes ends a move.
     DamageEndsMove,
@@ -176,7 +178,7 @@ pub enum Bug {
     AcceptsMore,
     /// accepted::Z2: older versions of lost entries are shown.
     OlderIsShown,
-    /// accepted::Z4: what names a damaged segment is dropped once that is replaced.
+    /// accepted::Z4: entries that name a damaged segment are dropped once that segment is replaced.
     LostNamesForgotten,
     /// accepted::Z5: an open segment ends where an older slot says.
     EndIsBelieved,
@@ -187,11 +189,11 @@ pub enum Bug {
 
     /// read::D1: a replica with one flipped bit is lost as a whole.
     OneBitLosesReplica,
-    /// read::D1: a replica that was mended counts, though it does not match its certificate.
+    /// read::D1: a replica that was mended counts although it does not match its certificate.
     MendsUnproved,
     /// many::M3: one flipped bit of an entry that was certified with it stops a recovery.
     OneBitStopsRecovery,
-    /// scan: one flipped bit of a commit that was durable ends the write-ahead log.
+    /// scan::S1: one flipped bit of a commit that was durable ends the write-ahead log.
     FlippedIsTorn,
     /// rebuild::U5: one flipped bit of a frame's newest slot loses the replica.
     FlippedSlotIsLost,
@@ -230,7 +232,8 @@ pub enum Bug {
     AnyCertificate,
     /// New owners serve before the dead server's read lease has run out.
     LeaseIgnored,
-    /// As before, by a new leader without the lease's length, or when the next owner has died too.
+    /// New owners serve before the read lease has run out, under a new leader that does not know
+    /// its length, or when the next owner has died too.
     LeaseForgotten,
     /// The loads by which a recovery is partitioned end with their leader.
     LoadsNotStored,
@@ -296,7 +299,7 @@ pub enum Bug {
     MoreBeforeClose,
     /// replication::O7: a control segment is freed before the next one is synced.
     FreeControlEarly,
-    /// replication::O14: a record that is in no control segment counts.
+    /// replication::O14: a record counts although no control segment has it.
     TooLongIsWritten,
     /// replication::O14: records that are only in a snapshot count while the control segment before
     /// it is open.
@@ -323,10 +326,11 @@ pub enum Bug {
     DroppedUnseen,
     /// replication::O11: lost replicas of a closed segment are not replaced.
     ClosedNotRefilled,
-    /// Copies of closed segments count as calls with data, and take all of these.
+    /// Copies of closed segments count as calls with data, and use up all calls that may carry
+    /// data.
     CopiesCrowdWrites,
-    /// replication::O11: copies stay planned on a backup that refuses such, while another takes
-    /// them.
+    /// replication::O11: copies stay planned on a backup that refuses copies, while another backup
+    /// takes them.
     RefusedPlansStay,
     /// needed::U4: a backup does not tell the master that a replica was found damaged.
     DamageStays,
@@ -360,7 +364,8 @@ pub enum Bug {
     LogForgotten,
     /// rifl::L8: a client is dropped while its lease continues.
     ForgetsTheLiving,
-    /// rifl::L9: the closer a lease is to its end, the sooner it is asked about again.
+    /// rifl::L9: the closer a lease is to its end, the sooner the coordinator is asked about it
+    /// again.
     AsksEverSooner,
 
     // duramen-node: members, their recoveries and migrations.
@@ -404,8 +409,8 @@ pub enum Bug {
     HandBackUncompared,
     /// needed::U1: an answer to an earlier request counts.
     LateAnswerCounts,
-    /// needed::U2: a log that is not in the list here is dropped, though it may be newer than the
-    /// list.
+    /// needed::U2: a log that is not in this server's list is dropped, though it may be newer than
+    /// the list.
     UnknownIsGone,
     /// older::A1: a log of a server that the store never gave an id counts as gone.
     NeverGivenIsGone,
@@ -417,7 +422,7 @@ pub enum Bug {
     SourceServesOn,
     /// migration::M1: any newer list ends the lock when it is applied.
     AnyListUnlocks,
-    /// migration::M3: the last message is taken for all of them.
+    /// migration::M3: when the last message has arrived, all messages count as arrived.
     LastIsEnough,
     /// migration::M3: the target reports that it is complete before the data are durable.
     ReportedBeforeDurable,
@@ -431,9 +436,9 @@ pub enum Bug {
     RoundsAreLost,
     /// here::E1: a running recovery does not count as part of its range.
     RunIsNotHere,
-    /// here::E1: a purge does not.
+    /// here::E1: a purge does not count as part of its range.
     PurgeIsNotHere,
-    /// here::E1: a side log that is being taken back does not.
+    /// here::E1: a side log that is being taken back does not count as part of its range.
     LeftoverIsNotHere,
     /// owned::N7: a recovery's leftover of a range that is to come by a migration is not purged.
     IncomingStays,
@@ -569,7 +574,7 @@ mod imp {
     #[derive(Debug)]
     pub struct Planted {
         before: Option<Bug>,
-        /// The bug is this thread's.
+        /// The bug belongs to the thread that planted it.
         not_send: PhantomData<*const ()>,
     }
 
@@ -604,7 +609,7 @@ mod imp {
 mod imp {
     use super::Bug;
 
-    /// Never made in this build.
+    /// No value of this type is made in this build.
     #[derive(Debug)]
     #[non_exhaustive]
     pub struct Planted;

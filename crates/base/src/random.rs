@@ -22,13 +22,13 @@ impl Random {
         ((u128::from(self.next_u64()) * u128::from(end)) >> 64) as u64
     }
 
-    /// [`below`](Self::below) for places in a list.
+    /// As [`below`](Self::below), for places in a list.
     #[inline]
     pub fn index(&mut self, end: usize) -> usize {
         self.below(end as u64) as usize
     }
 
-    /// One of them; `None` of none.
+    /// One element, chosen at random; `None` if there is none.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         of.get(self.index(of.len()))
     }

@@ -1,5 +1,6 @@
-//! When a thread that waits should spin before it sleeps: the policy, whose caller supplies the
-//! times, and the right to spin, which a process gives to all of its threads but one core's.
+//! Decides when a thread that waits should spin before it sleeps. This file has the policy, whose
+//! caller supplies the times, and the right to spin: a process lets fewer threads spin than it has
+//! cores.
 //!
 //! Waking a thread on an idle core costs tens of microseconds; another look costs less than one. So
 //! a thread may spin for a bounded time before it sleeps, if its next request came soon after the
@@ -21,7 +22,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Score from which spinning is tried.
+/// Least score at which spinning is tried.
 const SCORE_SPIN: u32 = 2;
 const SCORE_MAX: u32 = 16;
 /// Connections per round (average) above which sleeping is better than spinning.
@@ -61,7 +62,7 @@ impl Spinning {
         static CORES: OnceLock<usize> = OnceLock::new();
         let cores =
             *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
-        // Relaxed: it counts, and orders nothing.
+        // Relaxed: the number only counts, and orders nothing.
         let right = (SPINNING.fetch_add(1, Ordering::Relaxed) + 1, Spinning(()));
         (right.0 < cores).then_some(right.1)
     }

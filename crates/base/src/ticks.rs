@@ -27,7 +27,7 @@ impl Ticks {
         }
     }
 
-    /// The fallback: a shared counter.
+    /// The fallback for machines without an invariant TSC: a shared counter.
     pub fn counting() -> Ticks {
         Ticks {
             counter: Some(AtomicU64::new(1)),

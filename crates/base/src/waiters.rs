@@ -3,9 +3,9 @@
 //!
 //! **Mechanism.** A client that finds nothing under its keys enters the queue of each of them,
 //! looks once more, and parks. A writer of a key commits, and wakes the first of the key's queue,
-//! which then looks again. When it has taken something and more is left, that is a write too, which
-//! wakes the next one. So the clients of one key are served one after the other, in the order in
-//! which they came, whatever threads they are on.
+//! which then looks again. If that client has taken something and more is left, its taking is a
+//! write too, which wakes the next one. So the clients of one key are served one after the other,
+//! in the order in which they came, whatever threads they are on.
 //!
 //! **Invariants**
 //! - W1: no wake-up is lost. A waiter enters before it looks for the last time; a writer commits
@@ -50,14 +50,14 @@ pub struct Ticket {
     pub client: u64,
     /// The thread that looks for it.
     pub thread: u32,
-    /// It takes nothing: all such waiters see the same elements.
+    /// Whether the client takes nothing: all such waiters see the same elements.
     pub only_reads: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
     ticket: Ticket,
-    /// It was woken, or has put its look off (W2).
+    /// The waiter was woken, or has put its look off (W2).
     is_marked: bool,
 }
 
@@ -175,7 +175,7 @@ impl Waiters {
         self.mark(ticket, keys, false);
     }
 
-    /// A waiter was to look, and looks later. Until then it needs no other wake-up.
+    /// Notes that a waiter that was to look will look later. Until then it needs no other wake-up.
     pub fn put_off(&self, ticket: Ticket, keys: &[WaitKey]) {
         self.mark(ticket, keys, true);
     }

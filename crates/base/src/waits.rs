@@ -87,7 +87,7 @@ thread_local! {
 #[must_use]
 pub struct Serving {
     before: bool,
-    /// It is of its thread.
+    /// The value stays with its thread.
     not_send: PhantomData<*const ()>,
 }
 
@@ -234,7 +234,7 @@ fn table() -> &'static Table {
 }
 
 thread_local! {
-    /// In the table as long as the thread lives.
+    /// The thread's waits, in the table as long as the thread lives.
     static WAITER: RefCell<Option<Arc<Waiter>>> = const { RefCell::new(None) };
 }
 
@@ -277,7 +277,7 @@ impl Drop for Noted {
     }
 }
 
-/// This thread is going to block.
+/// Notes that this thread is going to block.
 pub fn note(wants: Resource, holding: &'static [Resource]) -> Noted {
     check_order(wants, holding);
     note_since(wants, holding, Instant::now())
