@@ -10,7 +10,7 @@ use super::number::{format_double, write_frame};
 pub struct Encoder<'a> {
     out: &'a mut Vec<u8>,
     protocol: Protocol,
-    /// None: the output may grow without a limit.
+    /// The limit of the output; `None`: the output may grow without one.
     room: Option<&'a mut Room>,
 }
 

@@ -5,7 +5,7 @@ pub use duramen_base::number::{INTEGER_BYTES_MAX, parse_integer};
 /// `00` to `99`: two digits per division halve the divisions.
 static PAIRS: [[u8; 2]; 100] = pairs();
 
-// Evaluated by the compiler only, where an index out of range would not compile.
+// Only the compiler evaluates this: an index out of range would not compile.
 #[allow(clippy::indexing_slicing)]
 const fn pairs() -> [[u8; 2]; 100] {
     let mut table = [[0; 2]; 100];
@@ -26,7 +26,7 @@ const FRAME_BYTES: usize = 24;
 
 /// Text of an integer, built from its end.
 pub struct IntegerText {
-    /// Room for `FRAME_BYTES` from any start.
+    /// The text, with room for a copy of `FRAME_BYTES` from any start.
     bytes: [u8; DIGITS_END + FRAME_BYTES],
     start: usize,
 }
@@ -127,8 +127,8 @@ fn write_long_frame(out: &mut Vec<u8>, kind: u8, value: i64) {
     }
 }
 
-/// A number as C's `strtod` reads all of a text: decimal, hexadecimal (`0x1.8p3`), `inf`, `nan`.
-/// Not with blanks before it. A number that is too large is infinite.
+/// The number that is the whole text, as C's `strtod` reads it: decimal, hexadecimal (`0x1.8p3`),
+/// `inf`, `nan`. Blanks before the number are refused. A number that is too large is infinite.
 #[must_use]
 pub fn parse_double(text: &[u8]) -> Option<f64> {
     let decimal = std::str::from_utf8(text).ok()?.parse().ok();
@@ -193,7 +193,7 @@ pub fn format_double(value: f64) -> String {
     };
     let digits = shown.bytes().filter(u8::is_ascii_digit).count() as i32;
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    // The exponent of the last digit.
+    // `last` is the exponent of the last digit.
     let last = exponent - (digits - 1);
     let is_plain = if last >= 0 {
         exponent < digits + 7

@@ -35,7 +35,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Redis's own: 1,048,576 arguments, 512 MiB per argument, 64 KiB inline.
+    /// Redis's own limits: 1,048,576 arguments, 512 MiB per argument, 64 KiB inline.
     fn default() -> Limits {
         Limits {
             args_max: 1024 * 1024,
@@ -206,8 +206,8 @@ pub fn parse_requests(
     })
 }
 
-/// A complete request of at most 9 arguments of at most 999 bytes. None: it is something else;
-/// nothing was changed.
+/// A complete request of at most 9 arguments of at most 999 bytes. `None`: the input begins with
+/// something else, and nothing was changed.
 #[inline]
 fn short_request(input: &[u8], at: usize, out: &mut Requests) -> Option<usize> {
     let header = u32::from_le_bytes(*input.get(at..)?.first_chunk()?);

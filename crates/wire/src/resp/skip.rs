@@ -92,7 +92,7 @@ impl ReplySkipper {
                 Kind::Nested(values) => self.begin(values, top)?,
                 Kind::Attribute(values) => {
                     self.attribute |= top;
-                    // In any case, the value that it describes follows.
+                    // The value that the attribute describes follows in any case.
                     self.begin(values, top)?;
                     self.elements_left += u64::from(!top);
                     if self.elements_left == 0 {

@@ -57,11 +57,12 @@ pub enum Trouble<'a> {
     /// An error in the sender's program.
     #[error("not understood: {reason}")]
     Malformed { reason: &'a str },
-    /// It was for another server, or another life of this one: get the server list or the map
-    /// again.
+    /// The question was for another server, or for another life of this one: get the server list or
+    /// the map again.
     #[error("server {here} is here, not the addressee")]
     WrongServer { here: ServerId },
-    /// See [`HelloError`](super::HelloError). The connection ends.
+    /// The sides belong to different clusters; see [`HelloError`](super::HelloError). The
+    /// connection ends.
     #[error("{reason}")]
     WrongCluster { reason: &'a str },
     #[error("{reason}")]
@@ -394,7 +395,7 @@ pub fn decode_question<'a>(frame: &Frame<'a>) -> Result<Question<'a>, BodyError>
         Kind::ToCoordinator => Question::ToCoordinator(postcard(kind, body)?),
         Kind::FromCoordinator => Question::FromCoordinator(postcard(kind, body)?),
         Kind::Peer => match postcard(kind, body)? {
-            // codec::N4: it has its own form.
+            // codec::N4: this message has a form of its own.
             Peer::WriteReplica(_) => {
                 return Err(BodyError::Field {
                     kind,

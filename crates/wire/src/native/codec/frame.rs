@@ -8,7 +8,7 @@ use duramen_format::checksum;
 pub const HEADER_BYTES: usize = 40;
 const BODY_AT: usize = 32;
 const CRC_AT: usize = 36;
-/// Flags.
+/// The flags of a frame: it is an answer, and its body is a trouble.
 const REPLY: u16 = 1;
 const ERROR: u16 = 2;
 

@@ -73,11 +73,11 @@ pub type Binding = [u8; BINDING_BYTES];
 /// Cluster and token, which both sides must have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Credentials<'a> {
-    /// Empty: any cluster (clients and tools only).
+    /// The cluster's name; empty: any cluster (for clients and tools only).
     pub cluster: &'a str,
-    /// Empty: the cluster has no token.
+    /// The cluster's token; empty: the cluster has none.
     pub token: &'a [u8],
-    /// [`ClusterId::NONE`]: any cluster of that name.
+    /// The cluster's id; [`ClusterId::NONE`]: any cluster of that name.
     pub id: ClusterId,
 }
 
@@ -250,7 +250,7 @@ impl Handshake {
     ) -> Result<Option<usize>, HelloError> {
         let parsed = parse_opening(input);
         if !self.is_dialler && !matches!(parsed, Ok(None)) {
-            self.ours.encode(out); // also before a refusal: the other side expects it
+            self.ours.encode(out); // the other side expects it before a refusal too
         }
         let Some(theirs) = parsed? else {
             return Ok(None);

@@ -22,10 +22,10 @@ const MAGIC: [u8; 8] = *b"DURAMENN";
 const TLS_RECORD: [u8; 2] = [22, 3];
 /// Bytes of an opening.
 pub const OPENING_BYTES: usize = 48;
-/// Long enough that no two nonces are equal, and none can be guessed.
+/// Bytes of a nonce: enough that no two nonces are equal, and that none can be guessed.
 pub const NONCE_BYTES: usize = 32;
 
-/// Each side draws a new one for every connection.
+/// A random number that each side draws anew for every connection.
 pub type Nonce = [u8; NONCE_BYTES];
 
 /// The role of a side of a connection.
@@ -44,7 +44,7 @@ impl Role {
     const ALL: [Role; 4] = [Role::Client, Role::Server, Role::Coordinator, Role::Replica];
 }
 
-/// The first bytes of a side.
+/// The first bytes that a side of a connection sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
     /// The protocol versions that this side supports.
@@ -59,7 +59,7 @@ pub struct Opening {
 pub enum HelloError {
     #[error("the other side does not speak Duramen's native protocol")]
     Magic,
-    /// Its first bytes are a TLS record.
+    /// The first bytes of the other side are a TLS record.
     #[error(
         "the other side speaks TLS, and this one is set up without TLS: give both sides certificates, or none"
     )]
@@ -109,7 +109,7 @@ impl Opening {
         }
     }
 
-    /// Appends its bytes.
+    /// Appends the bytes of the opening.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&self.min.to_le_bytes());

@@ -8,7 +8,7 @@ use super::frame::Builder;
 use super::{BodyError, Envelope, Frame, Kind};
 use crate::native::message::Login;
 
-/// Most bytes of a user's name, and of a password, of a client.
+/// Maximum bytes of a client's user name, and of its password.
 pub const LOGIN_BYTES_MAX: usize = 4096;
 
 /// Appends a login.

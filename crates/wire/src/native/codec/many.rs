@@ -292,8 +292,8 @@ impl<'o> ObjectsAnswer<'o> {
         self.frame.body_bytes()
     }
 
-    /// `last`: the end of the part that this answer covers. `cursor`: the position from which to
-    /// continue in that part; `None`: the part is complete.
+    /// Completes the answer. `last`: the end of the part that it covers. `cursor`: the position
+    /// from which to continue in that part; `None`: the part is complete.
     pub fn finish(mut self, last: RouteHash, cursor: Option<u64>) {
         let flags = if cursor.is_some() { FLAG_MORE } else { 0 };
         let head = self.frame.body_mut(0);

@@ -42,7 +42,7 @@ impl<'a> Publications<'a> {
 impl<'a> Iterator for Publications<'a> {
     type Item = Result<(&'a [u8], &'a [u8]), BodyError>;
 
-    /// An error is the last item.
+    /// The next message. An error is the last item.
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.rest().is_empty() {
             return None;

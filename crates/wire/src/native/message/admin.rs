@@ -19,7 +19,7 @@ pub enum Admin {
     },
     /// → `Done`
     DropTable { name: String },
-    /// Splits the tablet that contains `at` before `at`. If it is split there already, nothing
+    /// Splits the tablet that contains `at` before `at`. If a tablet begins there already, nothing
     /// happens. → `Done`
     Split { table: TableId, at: RouteHash },
     /// Moves a range that one server owns, splitting tablets where needed. → `Migrating`
@@ -68,8 +68,9 @@ pub enum Admin {
     /// The data that the recovery of this server waits for, as no replica has it. → `Losses`. Older
     /// coordinators answer that it is not understood.
     Losses { server: ServerId },
-    /// The recovery of this server goes on without exactly that. Another token: `Invalid`. →
-    /// `Done`. Older coordinators answer that it is not understood.
+    /// The recovery of this server goes on without the data that this token names. If the token is
+    /// not that of the present losses: `Invalid`. → `Done`. Older coordinators answer that it is
+    /// not understood.
     AcceptLoss { server: ServerId, token: u32 },
 }
 
@@ -95,11 +96,11 @@ pub enum AdminAnswer {
     Tablets(TabletPage),
     Settings(ClusterSettings),
     Members(MembersHealth),
-    /// At most [`WAITS_MAX`].
+    /// The waits, at most [`WAITS_MAX`].
     Waits(Vec<Wait>),
     Moves(Vec<PlannedMove>),
     Balance(Box<BalanceStatus>),
-    /// `token` is of all of them.
+    /// The losses; `token` names all of them together.
     Losses {
         losses: Vec<SegmentLoss>,
         token: u32,
@@ -109,7 +110,7 @@ pub enum AdminAnswer {
 /// Something that waits for an operator, or for time, with its reason, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
-    /// The server that it is about.
+    /// The server that waits, or for which something waits.
     pub server: Option<ServerId>,
     /// Whether something waits now. If not, something will when more is written, or when a server
     /// crashes.
@@ -133,7 +134,7 @@ pub struct PlannedMove {
 pub struct BalanceStatus {
     /// Whether tablets move without a request.
     pub is_automatic: bool,
-    /// Whether all are so near to their shares that nothing moves by itself.
+    /// Whether all servers are so near to their shares that nothing moves by itself.
     pub is_even: bool,
     /// Moves in progress and planned, and their approximate bytes.
     pub moves_left: u32,
@@ -158,7 +159,8 @@ pub struct MemberHealth {
     pub server: ServerId,
     /// The newest revision of the users that it has confirmed; 0: none.
     pub users_revision: u64,
-    /// Why it does not understand newer ones, for people: those before them are in force there.
+    /// The reason why the member does not understand newer users, for people. The users before them
+    /// are in force there.
     pub users_fault: Option<String>,
     /// When the certificate of its newest connection to this coordinator expires, in seconds since
     /// the Unix epoch. `None`: there is no TLS, or it has not connected yet.
@@ -168,15 +170,15 @@ pub struct MemberHealth {
 /// A summary of the cluster; its size does not depend on the number of tablets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overview {
-    /// Without tablets, and with no more than [`MIGRATIONS_SHOWN`] migrations.
+    /// The status, without tablets and with no more than [`MIGRATIONS_SHOWN`] migrations.
     pub status: Status,
     /// Tablets of all tables, and those of them that no server serves now.
     pub tablets: u64,
     pub tablets_unserved: u64,
     pub migrations: u64,
-    /// By table.
+    /// The distribution of each table.
     pub tables: Vec<TableShare>,
-    /// By server.
+    /// The load of each server.
     pub servers: Vec<ServerShare>,
 }
 
@@ -194,7 +196,7 @@ pub struct TableShare {
 pub struct ServerShare {
     pub server: ServerId,
     pub tablets: u64,
-    /// As reported by the server itself.
+    /// The server's room, as reported by the server itself.
     pub room: Option<ServerRoom>,
     /// The reason why it is not drained further, for people.
     pub waits_for: Option<String>,
@@ -203,7 +205,7 @@ pub struct ServerShare {
 /// A server's memory for data, and its replicas for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerRoom {
-    /// Its live bytes in memory, and their limit if it takes over more.
+    /// The server's live bytes in memory, and their limit if it takes over more.
     pub used_bytes: u64,
     pub limit_bytes: u64,
     /// Replicas of other servers' segments.
@@ -215,10 +217,10 @@ pub struct ServerRoom {
 /// One page of tablets: see [`Admin::Tablets`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TabletPage {
-    /// Pages of the same version fit together.
+    /// The version of the map: pages of the same version fit together.
     pub map_version: MapVersion,
     pub tablets: Vec<TabletRoute>,
-    /// None: there are no more.
+    /// The place at which the next page begins; `None`: there is none.
     pub next: Option<(TableId, RouteHash)>,
 }
 
@@ -237,7 +239,7 @@ pub struct Status {
     pub recoveries: Vec<RecoveryStatus>,
     /// Migrations in progress, ordered by id.
     pub migrations: Vec<MigrationStatus>,
-    /// The last ones that ended, oldest first.
+    /// The migrations that ended last, oldest first.
     pub migrations_ended: Vec<MigrationStatus>,
     /// The settings that all members share.
     pub settings: ClusterSettings,

@@ -17,15 +17,15 @@ pub struct Rpc {
     pub acknowledged: RpcId,
 }
 
-/// The user of a client, from the answer on: the rights of all its later requests on this
-/// connection. → `LoggedIn`, or [`Trouble::NotPermitted`](crate::native::codec::Trouble)
+/// Names the user of a client. From the answer on, all later requests on this connection have that
+/// user's rights. → `LoggedIn`, or [`Trouble::NotPermitted`](crate::native::codec::Trouble)
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Login<'a> {
     pub user: &'a [u8],
     pub password: &'a [u8],
 }
 
-/// Without the password.
+/// Shows the login without the password.
 impl std::fmt::Debug for Login<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let user = String::from_utf8_lossy(self.user);
@@ -51,7 +51,7 @@ pub enum Condition {
 pub enum Expiry {
     #[default]
     Never,
-    /// As the existing object; never if there is none.
+    /// The expiry of the existing object stays; never, if there is none.
     Keep,
     /// Milliseconds since the Unix epoch.
     At(u64),
@@ -117,7 +117,7 @@ pub enum Request<'a> {
     Enumerate {
         table: TableId,
         range: KeyRange,
-        /// 0: from the beginning.
+        /// The position from which to continue; 0: from the beginning.
         cursor: u64,
         /// The answer ends after this many bytes; it has at least the keys of one hash.
         bytes_max: u32,
@@ -179,7 +179,7 @@ pub enum Problem<'a> {
     /// Memory or disk of the master is full of live data. Nothing was changed; a later attempt may
     /// succeed.
     Full { what: &'a str },
-    /// For people; sending the request again does not help.
+    /// Another failure, with the reason for people: sending the request again does not help.
     Failed { reason: &'a str },
     /// An earlier request, or an earlier copy of this one, is being executed, and its result is not
     /// durable yet: send the same request again after this time. Whether the request has taken

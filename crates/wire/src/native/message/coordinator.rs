@@ -99,15 +99,16 @@ pub enum ToCoordinator {
     /// the first one is in [`Enlist`]. → `Noted`. Older coordinators answer that it is not
     /// understood.
     ReadSpeed { server: ServerId, bytes_per_s: u64 },
-    /// The users of the cluster. → `Users`. Older coordinators answer that it is not understood.
+    /// Asks for the users of the cluster. → `Users`. Older coordinators answer that it is not
+    /// understood.
     Users,
-    /// Replaces the users if the newest revision is the one before that of these. → `Users`, the
-    /// newest: if those are others, another request was first, and this one has changed nothing.
+    /// Replaces the users if their revision follows the newest one. → `Users`, the newest. If these
+    /// are other users, another request was first, and this one has changed nothing.
     SetUsers(ClusterUsers),
-    /// The libraries of functions. → `Functions`. Older coordinators answer that it is not
+    /// Asks for the libraries of functions. → `Functions`. Older coordinators answer that it is not
     /// understood.
     Functions,
-    /// Replaces the libraries, as `SetUsers` the users. → `Functions`
+    /// Replaces the libraries of functions, as `SetUsers` replaces the users. → `Functions`
     SetFunctions(ClusterFunctions),
     /// The frames of the sender's backup, and those that new replicas may still take, sent when
     /// they have changed much. Not persisted. → `Noted`. Older coordinators answer that it is not
@@ -117,14 +118,14 @@ pub enum ToCoordinator {
         free: u64,
         frames: u64,
     },
-    /// The sender has read a new certificate, which expires then, in seconds since the Unix epoch:
-    /// connections that are open still show the one before. For people. → `Noted`. Older
-    /// coordinators answer that it is not understood.
+    /// The sender has read a new certificate, which expires at this time, in seconds since the Unix
+    /// epoch. Connections that are open still show the certificate before it. For people. →
+    /// `Noted`. Older coordinators answer that it is not understood.
     Certificate { server: ServerId, expires_s: i64 },
     /// The memory and flash that the sender was given, by which data is shared out: unlike its
-    /// room, it does not depend on the data. And the number of closed segments of its log that lack
-    /// a copy which no backup takes. Sent when they have changed. Not persisted. → `Noted`. Older
-    /// coordinators answer that it is not understood.
+    /// room, it does not depend on the data. Also the number of closed segments of its log that
+    /// lack a copy because no backup takes one. Sent when they have changed. Not persisted. →
+    /// `Noted`. Older coordinators answer that it is not understood.
     Means {
         server: ServerId,
         given_bytes: u64,
@@ -167,14 +168,14 @@ pub enum PartitionOutcome {
         bytes: u64,
         entries: u64,
     },
-    /// The sender has dropped all of it. `retry_elsewhere`: it has no space; otherwise replicas are
-    /// missing or damaged.
+    /// The sender has dropped all data of the partition. `retry_elsewhere`: the sender has no
+    /// space; otherwise replicas are missing or damaged.
     Failed {
         retry_elsewhere: bool,
         reason: String,
     },
-    /// The sender has dropped all of it: of these segments no replica is whole, nor all of them
-    /// together.
+    /// The sender has dropped all data of the partition: no replica of these segments is whole, nor
+    /// do all replicas together give the whole.
     Lost { losses: Vec<SegmentLoss> },
 }
 
@@ -214,11 +215,11 @@ pub enum CoordinatorAnswer {
         since: TabletsVersion,
     },
     /// The report is for a recovery or migration that is over, or the sender is not UP: drop all
-    /// data of it.
+    /// data of that recovery or migration.
     Stale,
     Lease {
         client: ClientId,
-        /// Counted from the time when the client sent its question.
+        /// The length of the lease, counted from the time when the client sent its question.
         ttl_ms: u32,
     },
     /// Those of the given clients that have a lease, with the least remaining time in milliseconds.

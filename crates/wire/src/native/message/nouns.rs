@@ -115,7 +115,7 @@ pub struct ServerEntry {
     /// fast disks. 0 = unknown; it counts as the usual one.
     pub read_bytes_per_s: u64,
     pub status: ServerStatus,
-    /// It gets no new tablets and no new replicas, because it is to be stopped.
+    /// Whether the server gets no new tablets and no new replicas, because it is to be stopped.
     pub draining: bool,
     /// A number of older coordinators, without effect: masters compute the copysets themselves.
     pub unused: Option<u32>,
@@ -234,7 +234,7 @@ pub struct ClusterUsers {
 /// Maximum bytes of [`ClusterUsers::rules`].
 pub const CLUSTER_USERS_BYTES_MAX: usize = 1 << 20;
 
-/// Without the rules: they contain digests of passwords.
+/// Shows the users without the rules, which contain digests of passwords.
 impl std::fmt::Debug for ClusterUsers {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         to.debug_struct("ClusterUsers")
@@ -256,7 +256,7 @@ pub struct ClusterFunctions {
 /// Maximum bytes of all [`ClusterFunctions::texts`].
 pub const CLUSTER_FUNCTIONS_BYTES_MAX: usize = 1 << 20;
 
-/// Without the texts: they are long.
+/// Shows the libraries without their texts, which are long.
 impl std::fmt::Debug for ClusterFunctions {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         to.debug_struct("ClusterFunctions")
@@ -315,11 +315,13 @@ pub struct ClusterSettings {
     pub ping_interval_ms: u32,
     /// If the answer takes longer, the pinged server is suspected.
     pub ping_timeout_ms: u32,
-    /// How long the coordinator waits for a suspect before it declares it crashed.
+    /// The time for which the coordinator waits for a suspect before it declares that server
+    /// crashed.
     pub verdict_timeout_ms: u32,
-    /// How long an answer from the holder of a control segment allows the master to serve reads.
+    /// The time for which an answer from the holder of a control segment allows the master to serve
+    /// reads.
     pub read_lease_ms: u32,
-    /// How long a client's lease lasts without renewal.
+    /// The time for which a client's lease lasts without renewal.
     pub client_lease_ms: u32,
     /// Maximum bytes and records of a partition, the share of one recovery master.
     pub partition_bytes: u64,
@@ -337,7 +339,7 @@ pub struct ClusterSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Option<u32>", into = "Option<u32>")]
 pub enum ReplicaLayout {
-    /// Any servers.
+    /// On any servers.
     #[default]
     Scatter,
     /// Fixed groups of servers, so that this many others share a server's replicas.
@@ -420,7 +422,7 @@ pub enum TabletState {
 }
 
 impl TabletState {
-    /// Whether its owner serves it.
+    /// Whether the tablet's owner serves it.
     pub fn is_served(self) -> bool {
         matches!(
             self,

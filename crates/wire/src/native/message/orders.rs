@@ -109,7 +109,7 @@ pub struct RecoverSegment {
 /// The segments of a dead server's log: a long log has many of them, and many orders contain them.
 pub type SharedSegments = Shared<Vec<RecoverSegment>>;
 
-/// As `duramen_format::control::Pass`.
+/// A cleaning pass, as in `duramen_format::control::Pass`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CleaningPass {
     pub first: SegmentId,
@@ -130,7 +130,8 @@ pub enum ServerAnswer {
     },
     Replicas(Box<Replicas>),
     Started,
-    /// No space, or too many partitions at once: assign it to another server.
+    /// The server has no space, or too many partitions at once: assign the partition to another
+    /// server.
     Busy,
     Refused(Refusal),
 }
@@ -144,11 +145,12 @@ pub struct Replicas {
     pub segments: Vec<ReplicaEntry>,
     /// The newest eligible control segment; its valid bytes are the payload.
     pub control: Option<SegmentId>,
-    /// How long the dead server may still serve reads because of this backup's answers, counted
-    /// from when this was sent. 0 if the backup has no control segment.
+    /// The time for which the dead server may still serve reads because of this backup's answers,
+    /// counted from the moment when this was sent. 0 if the backup has no control segment.
     pub lease_left_ms: u32,
-    /// Open replicas that an earlier process of this backup wrote: its directory may be an older
-    /// copy of itself since. Members built before 2026-11-26 do not send it: then it is empty.
+    /// Open replicas that an earlier process of this backup wrote: since then the directory may
+    /// have been replaced by an older copy of itself. Members built before 2026-11-26 do not send
+    /// it: then it is empty.
     #[serde(deserialize_with = "last_field")]
     pub inherited: Vec<SegmentId>,
     /// Replicas of data segments that are known to be damaged here; not sent if there are none.

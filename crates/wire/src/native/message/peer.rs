@@ -67,9 +67,10 @@ pub enum Peer {
     /// (`codec::Publications`). → `Heard`. The numbers of one sender grow by one; messages with an
     /// earlier number were delivered already. Older members answer that it is not understood.
     Publish { number: u64 },
-    /// The bytes of a dead server's segment as they are here, damaged or not, from `offset` on:
-    /// zeros where the device gives an error. Only if no replica is whole. → `Raw` with a piece of
-    /// them as payload, or `Bad`. Older members answer that it is not understood.
+    /// The bytes of a dead server's segment as they are on this backup, damaged or not, from
+    /// `offset` on, with zeros where the device gives an error. Asked only if no replica is whole.
+    /// → `Raw` with a piece of them as payload, or `Bad`. Older members answer that it is not
+    /// understood.
     ReadRaw {
         log: ServerId,
         segment: SegmentId,
@@ -87,7 +88,7 @@ pub enum Link {
 }
 
 impl Peer {
-    /// The connection that it is sent on.
+    /// The connection on which the message is sent.
     pub fn link(&self) -> Link {
         match self {
             Peer::Ping { .. }
@@ -211,12 +212,12 @@ pub enum PeerAnswer {
     NotYet {
         after_ms: u32,
     },
-    /// Missing or damaged here: ask another backup.
+    /// The replica is missing or damaged here: ask another backup.
     Bad {
         reason: String,
     },
-    /// The given replicas that may be freed, if they have not changed since the question; and those
-    /// that count. Ask again about the others.
+    /// The given replicas that may be freed, if they have not changed since the question, and those
+    /// that count. The backup asks again about the others.
     NotNeeded {
         segments: Vec<SegmentId>,
         counted: Vec<SegmentId>,
@@ -240,7 +241,8 @@ pub enum PeerAnswer {
     /// Payload: bytes of the replica, which has this length here.
     Raw {
         length: u32,
-        /// Its newest slot is lost: the replica was longer, nobody knows by how much.
+        /// Whether the replica's newest slot is lost: the replica was longer then, and nobody knows
+        /// by how much.
         lacks_end: bool,
     },
 }
