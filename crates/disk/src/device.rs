@@ -56,13 +56,14 @@ pub trait Device: Send + Sync {
         false
     }
 
-    /// For io_uring; `None`: the device is read by [`read_at`](Self::read_at) alone.
+    /// The descriptor for io_uring; `None`: the device is read by [`read_at`](Self::read_at) alone.
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
 
-    /// Makes plain bytes of those that were read from the [`descriptor`](Self::descriptor) at byte
-    /// `at`, for an encrypted device. They begin and end at multiples of its alignment.
+    /// For an encrypted device: decrypts bytes that were read from the
+    /// [`descriptor`](Self::descriptor) at byte `at`. They begin and end at multiples of the
+    /// device's alignment.
     fn decrypt(&self, _at: u64, _bytes: &mut [u8]) {}
 
     /// Reads all of `into` from byte `at` on, for any offset and any memory: reads outside of the
@@ -120,7 +121,7 @@ impl FileDevice {
             io::ErrorKind::ResourceBusy => in_use(),
             _ => failed("opening")(error),
         })?;
-        // In-flight requests of a killed process hold the file until they have ended.
+        // The lock may be held by in-flight requests of a killed process until they have ended.
         match lock_alone(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(in_use()),
@@ -254,7 +255,7 @@ pub fn direct_alignment(file: &File) -> io::Result<usize> {
     if let Ok(told) = told
         && told.stx_mask & DIRECT_ALIGNMENT.bits() != 0
     {
-        // Zero: no direct access after all, so there is no alignment.
+        // If both are zero, there is no direct access after all, and no alignment.
         let most = told.stx_dio_offset_align.max(told.stx_dio_mem_align);
         return Ok((most as usize).max(SECTOR_BYTES));
     }
@@ -262,7 +263,7 @@ pub fn direct_alignment(file: &File) -> io::Result<usize> {
         let sector = rustix::fs::ioctl_blksszget(file)?;
         return Ok((sector as usize).max(SECTOR_BYTES));
     }
-    Ok(ALIGNMENT_MAX) // not known: the largest that is possible
+    Ok(ALIGNMENT_MAX) // not known: the largest possible one
 }
 
 /// Makes a file at least `bytes` long and allocates its holes, so that no write runs out of space

@@ -11,7 +11,7 @@ const DEPTH: u32 = 64;
 /// A device that reads several spans side by side.
 pub struct ManyReads {
     device: Arc<dyn Device>,
-    /// Used by one call at a time; made at its first use.
+    /// The reader, which one call uses at a time, and which is made at its first use.
     reader: Mutex<Option<SpanReader>>,
 }
 

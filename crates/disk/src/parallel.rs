@@ -33,12 +33,13 @@ pub struct Parallel {
 }
 
 impl Request {
-    /// The rest of the request after `done` bytes, fewer than it has, have been transferred.
+    /// The rest of the request after its first `done` bytes have been transferred; `done` is less
+    /// than its length.
     fn after(self, done: u32) -> Request {
         assert!(done < self.bytes, "something is left");
         Request {
             at: self.at + u64::from(done),
-            // `done < bytes`: it stays within the memory.
+            // `done < bytes`, so the address stays within the memory.
             start: self.start.wrapping_add(done as usize),
             bytes: self.bytes - done,
         }
@@ -50,7 +51,7 @@ fn split(parts: &mut Vec<Request>, at: u64, start: *mut u8, length: usize) {
     for from in (0..length).step_by(PART_BYTES) {
         parts.push(Request {
             at: at + from as u64,
-            // `from < length`: it stays within the memory.
+            // `from < length`, so the address stays within the memory.
             start: start.wrapping_add(from),
             bytes: PART_BYTES.min(length - from) as u32,
         });

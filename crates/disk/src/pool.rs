@@ -24,7 +24,7 @@ pub type Answer = (u32, Aligned, io::Result<()>);
 pub struct Pool {
     jobs: Option<Sender<Job>>,
     answers: Receiver<Answer>,
-    /// Counts answers.
+    /// An eventfd that counts answers.
     pub bell: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -99,7 +99,7 @@ fn work(
         if told.send((number, buffer, result)).is_err() {
             return;
         }
-        // It fails only if it counts 2^64 answers.
+        // The write fails only at 2^64 answers that were not read.
         let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
     }
 }

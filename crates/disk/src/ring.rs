@@ -10,9 +10,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-/// Largest batch that the kernel passes to the device request by request; it passes larger batches
-/// at once. Passing each of two requests alone takes longer than all other work on one request, so
-/// a batch of two gets a third request that does nothing.
+/// Largest batch that the kernel passes to the device request by request; it passes a larger batch
+/// as a whole. Passing two requests one by one takes longer than all other work on a request, so a
+/// batch of two gets a third request that does nothing.
 const ONE_BY_ONE: usize = 2;
 /// Ring entries for that no-op.
 const PADS: u32 = 1;
@@ -47,7 +47,7 @@ fn build(new: impl Fn() -> io::Result<IoUring>) -> io::Result<IoUring> {
     }
 }
 
-/// See the file's head.
+/// A ring; see the file's head.
 pub(crate) struct Ring {
     ring: Box<IoUring>,
     /// Two requests are submitted together with a no-op whose completion the kernel does not

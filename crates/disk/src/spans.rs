@@ -73,7 +73,8 @@ impl SpanReader {
         SpanReader::by(device, depth, made.flatten())
     }
 
-    /// A reader by the features that every io_uring has: to test them on a newer kernel.
+    /// A reader that uses only the features that every io_uring has: to test these on a newer
+    /// kernel.
     ///
     /// # Errors
     /// As [`new`](Self::new).
