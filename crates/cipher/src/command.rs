@@ -34,7 +34,7 @@ fn output_within(command: &str, within: Duration) -> Result<Zeroizing<Vec<u8>>, 
         .map_err(failed)?;
     let pipe = child.stdout.take();
     let (sender, receiver) = channel();
-    // Without its reader the thread ends with the pipe.
+    // If nobody receives the output any more, the thread ends when the pipe is closed.
     let reader = std::thread::Builder::new().spawn(move || {
         let text = pipe.map(read_text);
         let _ = sender.send(text);
@@ -48,7 +48,8 @@ fn output_within(command: &str, within: Duration) -> Result<Zeroizing<Vec<u8>>, 
         end(&mut child);
         return Err(Error::Slow { within }); // C1
     };
-    // It closed its output, so only its end is missing; more output than a key is an error anyway.
+    // The command has closed its output, so only its end is missing; more output than a key is an
+    // error anyway.
     let status = wait(&mut child, within).map_err(failed)?;
     match status {
         Some(status) if status.success() => text.map_err(failed),
@@ -77,7 +78,7 @@ fn wait(child: &mut Child, within: Duration) -> std::io::Result<Option<std::proc
 
 fn end(child: &mut Child) {
     if let Some(group) = Pid::from_raw(child.id().cast_signed()) {
-        // It may have ended meanwhile.
+        // The group may have ended meanwhile.
         let _ = kill_process_group(group, Signal::KILL);
     }
     let _ = child.wait();

@@ -1,8 +1,8 @@
 //! The master key: its source, its text, its id.
 //!
 //! **Invariants**
-//! - M1: a key file that other users may read is refused. One of root may be readable by its
-//!   group, as Kubernetes and systemd give keys to a process that is not root.
+//! - M1: a key file that other users may read is refused. A key file of root may be readable by its
+//!   group, because Kubernetes and systemd give keys that way to a process that is not root.
 //! - M2: a key is in no error, log or debug text: these have its id, from which the key cannot be
 //!   computed.
 
@@ -59,7 +59,7 @@ impl KeySource {
         }
     }
 
-    /// As this source, with the key itself: it is not read again.
+    /// This source with the key itself in it, so that the key is not read again.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -83,7 +83,8 @@ fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, Error> {
     read_text(file).map_err(failed)
 }
 
-/// M1; `owner`: the id of the file's owner.
+/// Whether only those users may read a key file that M1 allows. `owner`: the id of the file's
+/// owner.
 fn is_closed(mode: u32, owner: u32) -> bool {
     let open = if owner == 0 {
         OTHERS & !GROUP_READS

@@ -10,9 +10,9 @@ use zeroize::Zeroizing;
 /// Most bytes of a text with a key: the digits, and white space around them (T1).
 const TEXT_BYTES_MAX: usize = 128;
 
-/// T1: the first bytes of a text, one more than a key may have.
+/// Reads the first bytes of a text, at most one more than a key's text may have (T1).
 pub(crate) fn read_text(from: impl Read) -> Result<Zeroizing<Vec<u8>>> {
-    // With its capacity it never moves, so no copy stays behind.
+    // The vector has its full capacity from the start: it never moves, so no copy stays behind.
     let mut text = Zeroizing::new(vec![0; TEXT_BYTES_MAX + 1]);
     let mut from = from.take(text.len() as u64);
     let mut filled = 0;

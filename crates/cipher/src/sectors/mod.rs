@@ -117,7 +117,7 @@ fn first_sector(at: u64, bytes: &[u8]) -> u64 {
 
 fn is_zero(sector: &[u8; SECTOR_BYTES]) -> bool {
     let (words, _) = sector.as_chunks::<BLOCK_BYTES>();
-    // Most sectors end this at their first word.
+    // For most sectors the first word gives the answer.
     words.iter().all(|word| u128::from_le_bytes(*word) == 0)
 }
 
