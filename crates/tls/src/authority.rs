@@ -1,5 +1,5 @@
-//! An own certificate authority in a directory, for one cluster: `ca.crt`, `ca.key`, and `NAME.crt`
-//! with `NAME.key` for each server or client.
+//! A certificate authority of one cluster, in a directory: `ca.crt`, `ca.key`, and `NAME.crt` with
+//! `NAME.key` for each server or client.
 //!
 //! **Invariants**
 //! - A1: a key file has mode 0600 from its first byte on (`files::write`), and each file is there
@@ -7,8 +7,8 @@
 //! - A2: `ca.crt` has the certificate of the key in `ca.key`, also if a rotation was cut off.
 //!   Beside it stands at most one other, until [`Authority::forget_last`]: so certificates of both
 //!   are trusted while one replaces the other.
-//! - A3: no file that is there is replaced, except by [`Authority::renew`] and
-//!   [`Authority::rotate`], which are asked for exactly that.
+//! - A3: no existing file is replaced, except by [`Authority::renew`] and [`Authority::rotate`],
+//!   whose purpose that is.
 
 use crate::certificate::{self, Description, Descriptions};
 use crate::error::LoadError;
@@ -29,7 +29,8 @@ const CERTIFICATE_FILE: &str = "ca.crt";
 const KEY_FILE: &str = "ca.key";
 const CERTIFICATE_MODE: u32 = 0o644;
 const KEY_MODE: u32 = 0o600;
-/// A certificate is valid from so long before it was made: clocks of other machines may be behind.
+/// A certificate is valid from this long before it was made, because clocks of other machines may
+/// be behind.
 const CLOCK_SKEW: Duration = Duration::minutes(10);
 /// Longest validity that may be asked for, in days: a hundred years.
 const DAYS_MAX: u32 = 36_500;
@@ -83,7 +84,7 @@ pub struct Request {
     pub name: String,
     /// Host names and IP addresses that it is for. A client's may have none.
     pub sans: Vec<String>,
-    /// How long it is valid, in days.
+    /// The validity of the certificate, in days.
     pub days: u32,
 }
 
@@ -102,8 +103,8 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// The own certificate, and perhaps the one before (A2).
     certificates: Vec<CertificateDer<'static>>,
-    /// The one before is still trusted. False after a rotation that was cut off: then the other
-    /// certificate is one that has signed nothing.
+    /// Whether the certificate before this one is still trusted. Not so after a rotation that was
+    /// cut off: the other certificate has signed nothing then.
     overlaps: bool,
 }
 
@@ -191,8 +192,8 @@ impl Authority {
         self.make(request, false)
     }
 
-    /// Replaces the certificate and key of this name; the old ones are gone. `sans` of the request
-    /// that are empty: those of the old certificate.
+    /// Replaces the certificate and key of this name; the old ones are gone. If `sans` of the
+    /// request is empty, the names of the old certificate stay.
     ///
     /// # Errors
     /// [`MakeError::Load`]: there is none.
@@ -219,8 +220,8 @@ impl Authority {
         }
         let pair = KeyPair::generate()?;
         let made = leaf(request)?.signed_by(&pair, &self.issuer)?;
-        // The certificate last: a server that reloads in between finds that they do not fit, keeps
-        // its old ones, and looks again.
+        // The certificate is written last: a server that reloads in between finds that the files do
+        // not fit each other, keeps its old ones, and looks again.
         save(&key, pair.serialize_pem().as_bytes(), KEY_MODE, replaces)?;
         let text = pem(made.der());
         save(&certificate, text.as_bytes(), CERTIFICATE_MODE, replaces)?;
@@ -246,7 +247,7 @@ impl Authority {
         let mut certificates = vec![certificate];
         certificates.extend(self.certificates.into_iter().take(1));
         let path = self.dir.join(CERTIFICATE_FILE);
-        // The key last (A2).
+        // The key is written last (A2).
         let all: String = certificates.iter().map(pem).collect();
         save(&path, all.as_bytes(), CERTIFICATE_MODE, true)?;
         let text = key.serialize_pem();
@@ -254,9 +255,9 @@ impl Authority {
         Authority::new(&self.dir, certificates, key)
     }
 
-    /// Whether all certificates in the directory that have not expired can do without the
-    /// authority that [`forget_last`](Self::forget_last) forgets. A file that is no certificate
-    /// needs none. `ca.crt` does not count: a root may name itself as its signer.
+    /// Checks that no certificate in the directory that has not expired needs the authority that
+    /// [`forget_last`](Self::forget_last) forgets. A file that is no certificate needs no
+    /// authority. `ca.crt` does not count: a root may name itself as its signer.
     ///
     /// # Errors
     /// [`MakeError::InUse`] names those that cannot; [`MakeError::Load`].
@@ -321,7 +322,7 @@ fn listed(files: &[PathBuf]) -> String {
 /// Whether the certificate is that of `key`.
 fn is_of(certificate: &CertificateDer<'_>, key: &KeyPair) -> bool {
     let parsed = x509_parser::parse_x509_certificate(certificate);
-    // The parsed key is the point alone, as that of the pair.
+    // The parsed key is the bare point, as is the key of the pair.
     parsed.is_ok_and(|(_, parsed)| {
         *parsed.public_key().subject_public_key.data == *key.public_key_raw()
     })

@@ -24,14 +24,14 @@ pub struct Description {
     /// Seconds since 1970.
     pub not_before: i64,
     pub not_after: i64,
-    /// It may sign others.
+    /// Whether the certificate may sign others.
     pub is_authority: bool,
-    /// In hexadecimal digits.
+    /// The serial number, in hexadecimal digits.
     pub serial: String,
 }
 
 impl Description {
-    /// None: these bytes are no certificate.
+    /// The content of these bytes; `None`: they are no certificate.
     pub fn new(certificate: &CertificateDer<'_>) -> Option<Description> {
         let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
         let common_name = parsed

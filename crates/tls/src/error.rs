@@ -120,7 +120,7 @@ pub enum TlsError {
     /// The handshake is longer than [`HANDSHAKE_BYTES_MAX`](crate::HANDSHAKE_BYTES_MAX).
     #[error("the handshake is too long")]
     LongHandshake,
-    /// The peer showed no certificate, and must.
+    /// The peer must show a certificate, and showed none.
     #[error("the other side shows no certificate, and must have one of our authority")]
     NoCertificate,
     /// This side does not accept the peer's certificate.
@@ -129,13 +129,13 @@ pub enum TlsError {
     /// The peer does not accept this side, or the handshake.
     #[error("the other side refuses: {0}")]
     Refused(String),
-    /// No version, suite or signature that both sides have.
+    /// There is no version, suite or signature scheme that both sides have.
     #[error("the two sides have no common {0}")]
     Incompatible(String),
     /// The bytes are not those of TLS, or were changed on the way.
     #[error("the bytes of the other side are not valid TLS: {0}")]
     Invalid(String),
-    /// The socket.
+    /// The socket failed.
     #[error("the connection broke: {0}")]
     Socket(Errno),
     /// The connection ended before the handshake was over.

@@ -17,7 +17,7 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
     let read = || {
         let mut bytes = Vec::new();
-        // Without the flag a pipe would be waited for.
+        // Without the flag, opening a pipe would wait for a writer.
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         let file = File::options().read(true).custom_flags(flags).open(path)?;
         if !file.metadata()?.is_file() {

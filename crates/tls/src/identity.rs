@@ -179,7 +179,7 @@ impl Identity {
         self.current().own.as_ref().map(Description::seconds_left)
     }
 
-    /// About files that can be used, but should not be as they are.
+    /// Warnings about files that can be used, but should not stay as they are.
     pub fn warnings(&self) -> Vec<String> {
         self.current().warnings.clone()
     }
@@ -279,7 +279,7 @@ fn read_roots(settings: &Settings, content: &mut Content) -> Result<RootCertStor
         for path in files_of(&settings.ca_dir)? {
             let bytes = content.read(&path)?;
             match add_roots(&mut roots, &path, &bytes) {
-                // Such a directory has other files too.
+                // A directory of authorities may have other files too.
                 Err(LoadError::NoCertificate { .. }) => {}
                 added => added?,
             }
@@ -388,12 +388,13 @@ fn server_config(
     let mut config = builder
         .with_single_cert(chain.clone(), key.clone_key())
         .map_err(refused(settings))?;
-    // Tickets alone: a server need not remember its clients.
+    // Sessions are resumed by tickets alone, so a server need not remember its clients.
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     if settings.no_resumption {
         config.send_tls13_tickets = 0;
     } else {
-        // I3: keys of this load, which it replaces by itself every six hours.
+        // I3: the keys of tickets are of this load. The ticketer replaces them by itself every six
+        // hours.
         config.ticketer = rustls::crypto::ring::Ticketer::new()
             .map_err(|error| LoadError::Refused(error.to_string()))?;
     }

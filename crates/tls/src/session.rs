@@ -46,8 +46,8 @@ const ALERT_RECORD: u8 = 21;
 pub enum Received {
     /// So many plain bytes, at least one, are in the front of the room.
     Plain(usize),
-    /// Bytes came that are no data: of a handshake, or of a record that has not come whole. There
-    /// may be records to send.
+    /// Bytes came that give no data: those of a handshake, or of a record that has not come whole.
+    /// There may be records to send.
     Progress,
     /// The socket has nothing.
     Nothing,
@@ -271,7 +271,7 @@ impl Session {
             let mut rest = room.get(from..to).unwrap_or_default();
             let read = self.connection.read_tls(&mut rest);
             from += read.map_err(|error| TlsError::Invalid(error.to_string()))?;
-            // Plain bytes are fewer than those that were read, but for those of one record.
+            // The plain bytes are at most as many as the bytes that were read, and one record more.
             let done = room.get_mut(..from).unwrap_or_default();
             let state = self.connection.process_new_packets();
             self.note_unsent();
@@ -287,7 +287,7 @@ impl Session {
                 }
             }
             if self.has_ended {
-                break; // what comes behind it must be ignored
+                break; // bytes behind the end must be ignored
             }
         }
         if self.is_handshaking() && self.handshake_bytes > HANDSHAKE_BYTES_MAX {
@@ -356,7 +356,8 @@ impl Session {
         };
     }
 
-    /// Tells the peer that this side sends nothing more, as far as the socket takes it at once.
+    /// Tells the peer that this side sends nothing more. The message is lost if the socket does not
+    /// take it at once.
     pub fn say_goodbye(&mut self, socket: impl AsFd) {
         self.connection.send_close_notify();
         let _ = self.send(socket, &[]);

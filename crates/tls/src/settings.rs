@@ -6,12 +6,12 @@ use std::str::FromStr;
 /// Whether a client must show a certificate that a trusted authority has signed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// It must; as in Redis, this is the default.
+    /// A client must show one; as in Redis, this is the default.
     #[default]
     Yes,
-    /// It is not asked for one.
+    /// A client is not asked for one.
     No,
-    /// It may show none; one that it shows must be valid.
+    /// A client may show none; one that it shows must be valid.
     Optional,
 }
 
@@ -126,7 +126,7 @@ pub struct Settings {
     /// For servers: what clients must show.
     pub client_auth: ClientAuth,
     pub protocols: Protocols,
-    /// A server gives out no tickets by which a client continues an earlier session.
+    /// Whether a server gives out no tickets by which a client continues an earlier session.
     pub no_resumption: bool,
 }
 
@@ -145,12 +145,12 @@ impl Settings {
         }
     }
 
-    /// Whether there is a certificate of its own.
+    /// Whether a certificate of this side is set.
     pub fn has_certificate(&self) -> bool {
         !self.certificate_file.as_os_str().is_empty() || !self.key_file.as_os_str().is_empty()
     }
 
-    /// Whether there is an authority to check peers against.
+    /// Whether an authority is set against which peers are checked.
     pub fn has_authority(&self) -> bool {
         !self.ca_file.as_os_str().is_empty() || !self.ca_dir.as_os_str().is_empty()
     }

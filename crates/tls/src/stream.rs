@@ -69,7 +69,8 @@ fn plain(error: io::Error) -> io::Error {
 impl Read for Stream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self.inner.read(bytes) {
-            // Ended without a goodbye: the protocols inside know their ends by themselves.
+            // The peer has ended without a goodbye. That is no error: the protocols inside know
+            // their ends by themselves.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
             read => read.map_err(plain),
         }
