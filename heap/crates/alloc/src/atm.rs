@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 /// The directory, the chunks and the free addresses; see the file's head.
 pub(crate) struct Atm {
-    /// By granule: 1 + index in `chunks.all`; 0: no chunk. Zeros that are never written take no
-    /// memory.
+    /// For each granule, the index of its chunk in `chunks.all` plus one; 0: no chunk. Zeros that
+    /// are never written take no memory.
     directory: Counters<AtomicU32>,
     chunks: RwLock<Chunks>,
     addresses: Mutex<Addresses>,
@@ -60,7 +60,7 @@ struct Addresses {
 }
 
 impl Atm {
-    /// For an arena of `pages` pages.
+    /// The directory of an arena of `pages` pages.
     pub fn new(pages: u64) -> std::io::Result<Atm> {
         let granules = pages / GRANULE_PAGES;
         Ok(Atm {
@@ -81,12 +81,12 @@ impl Atm {
         chunks.all.get(number as usize)?.clone()
     }
 
-    /// Unit of a page, without a reference count, for which all processors would compete.
+    /// The unit of a page. Takes no reference count, for which all processors would compete.
     pub fn place(&self, page: u64) -> Option<Place> {
         self.look().place(page)
     }
 
-    /// As [`place`](Self::place), of a page whose object is handed out.
+    /// As [`place`](Self::place), but only for a page whose object is handed out.
     pub fn used_place(&self, page: u64) -> Option<Place> {
         let look = self.look();
         let chunk = look.chunk(page)?;
@@ -94,7 +94,7 @@ impl Atm {
         chunk.is_used_page(page).then_some(place)
     }
 
-    /// For several look-ups at once.
+    /// Locks the directory for several look-ups.
     pub fn look(&self) -> Look<'_> {
         Look {
             directory: self.directory.all(),
@@ -102,8 +102,8 @@ impl Atm {
         }
     }
 
-    /// Addresses for `pages` pages: the first page. The best fit among returned ranges, or new
-    /// ones.
+    /// Reserves addresses for `pages` pages, and returns the first page: the best fit among
+    /// returned ranges, or new addresses.
     pub fn reserve(&self, pages: u64) -> Option<u64> {
         let wanted = pages.div_ceil(GRANULE_PAGES);
         let mut addresses = self.addresses();

@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
-/// Queue entries for each page of the buffer (B5), so that one fault in as many as there are pages
-/// tidies the queue.
+/// Queue entries for each page of the buffer (B5): enough that only one fault in as many as the
+/// buffer has pages tidies the queue.
 const QUEUED_FOR_EACH: usize = 3;
 /// Bytes of RAM for each page of the buffer: a queue and a sorted copy of it.
 pub(crate) const QUEUE_BYTES: usize = QUEUED_FOR_EACH * 2 * size_of::<u64>();
@@ -114,22 +114,23 @@ pub(crate) struct Unit {
 
 /// Required work on a page.
 pub(crate) enum Claim {
-    /// None: another thread did it. Look again.
+    /// None, because another thread did the work: look again.
     Settled,
-    /// It is shown, but a write to it faulted; writes must be allowed. The caller owns the unit.
+    /// The page is shown, but a write to it faulted; writes must be allowed. The caller owns the
+    /// unit.
     Write(Unit),
-    /// It is not shown. The caller owns the unit.
+    /// The page is not shown. The caller owns the unit.
     Show(Unit),
-    /// It is shown as required; if another thread did that, look again. If the program has taken
-    /// the page away (`madvise`), it is missing nevertheless. The caller owns the unit.
+    /// The page is shown as required; if another thread did that, look again. If the program has
+    /// taken the page away (`madvise`), it is missing nevertheless. The caller owns the unit.
     There(Unit),
 }
 
-/// See [`Buffer::try_own`].
+/// The result of [`Buffer::try_own`].
 pub(crate) enum Try {
-    /// No page of it is shown.
+    /// No page of the unit is shown.
     Gone,
-    /// Another thread owns it, or it is pinned.
+    /// Another thread owns the unit, or the unit is pinned.
     Later,
     Own(Unit),
 }
@@ -167,7 +168,8 @@ impl Buffer {
         &self.shards[mix.finish() as usize % SHARDS]
     }
 
-    /// For a fault. Waits if another thread works on the unit (B1).
+    /// Finds the work that a fault on a page requires. Waits if another thread works on the unit
+    /// (B1).
     pub fn claim(&self, place: &Place, write: Option<bool>) -> Claim {
         let shard = self.shard(place.unit);
         let mut units = lock(&shard.units);
@@ -218,7 +220,7 @@ impl Buffer {
         }
     }
 
-    /// Units of these pages with a page that is shown or in work.
+    /// The units in this range of pages that have a page that is shown or in work.
     pub fn units_in(&self, pages: std::ops::Range<u64>) -> Vec<u64> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -262,7 +264,8 @@ impl Buffer {
         }
     }
 
-    /// Counts a page that is about to be shown. True: too many are shown now, evict some.
+    /// Counts a page that is about to be shown. Returns true if too many are shown now: the caller
+    /// evicts some.
     pub fn enter(&self) -> bool {
         self.shown.fetch_add(1, Ordering::AcqRel) + 1 > self.pages_max
     }

@@ -51,12 +51,12 @@ fn pointer(done: Result<*mut u8, Error>) -> *mut c_void {
     }
 }
 
-/// Calls to the end, even if another thread cancels this one meanwhile (E2).
+/// Calls `call`, which runs to its end even if another thread cancels this one meanwhile (E2).
 fn whole<T: Copy>(call: impl FnOnce() -> T) -> T {
     let before = signal::forbid_cancel();
     let called = std::panic::catch_unwind(AssertUnwindSafe(call));
     let Ok(value) = called.map_err(drop) else {
-        std::process::abort() // the panic has been reported; C cannot handle it
+        std::process::abort() // the panic has been reported, and C cannot handle one
     };
     signal::restore_cancel(before);
     value

@@ -148,7 +148,8 @@ impl Cache {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies bytes `from` on of an object; false: it is not in the cache.
+    /// Copies bytes of an object, from byte `from` on. Returns false if the object is not in the
+    /// cache.
     pub fn get(&self, key: u64, from: usize, into: &mut [u8]) -> bool {
         self.shard(key).get(key, from, into)
     }
@@ -156,7 +157,7 @@ impl Cache {
     /// Puts a whole object. A clean one does not replace a cached one.
     ///
     /// # Errors
-    /// Of flash, which does not take an object that would have to leave (C1).
+    /// Those of flash, if it does not take an object that would have to leave (C1).
     pub fn put<E>(
         &self,
         key: u64,
@@ -171,7 +172,8 @@ impl Cache {
         shard.insert(key, bytes, dirty, spill)
     }
 
-    /// Changes a part of an object, which is dirty then; false: it is not in the cache.
+    /// Changes a part of an object, which is dirty then. Returns false if the object is not in the
+    /// cache.
     pub fn patch(&self, key: u64, from: usize, bytes: &[u8]) -> bool {
         self.shard(key).patch(key, from, bytes)
     }
@@ -272,7 +274,7 @@ impl Shard {
         }
     }
 
-    /// The entry of the index, and the offset of the object.
+    /// Finds an object: its entry of the index, and its offset.
     fn find(&self, key: u64) -> Option<(usize, usize)> {
         let mut entry = self.home(key);
         loop {
@@ -320,7 +322,7 @@ impl Shard {
         self.unlink(entry);
     }
 
-    /// Empties an entry; the entries behind it move up, so that they are found.
+    /// Empties an entry of the index; entries behind it move up, so that they are still found.
     fn unlink(&mut self, entry: usize) {
         let length = self.index.len();
         let (mut hole, mut at) = (entry, entry);
@@ -382,7 +384,7 @@ impl Shard {
     }
 
     /// Examines some objects for eviction, for some new ones (C4). A failure is ignored: there is
-    /// room yet, and an operation that finds none reports the error.
+    /// still room, and an operation that finds none reports the error.
     fn evict_ahead<E>(&mut self, bytes: usize, moves: &mut usize, spill: Spill<'_, E>) {
         let mut left = AHEAD * bytes.max(AHEAD_BYTES);
         while left > 0 && self.in_use + SEGMENTS_AHEAD > self.limit {
@@ -528,8 +530,8 @@ impl Shard {
         while self.in_use > self.limit {
             self.evict(&mut 0, spill)?;
         }
-        // The lost segments go back to the system, and to the front of the list, where they stay:
-        // the end of the list is used first.
+        // The segments above the new limit go back to the system, and to the front of the list.
+        // They stay there, because segments are taken from the end of the list.
         let lost = before.saturating_sub(self.limit);
         for nth in self.free.len() - lost..self.free.len() {
             let at = self.free[nth] as usize * SEGMENT_BYTES;

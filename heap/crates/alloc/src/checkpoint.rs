@@ -5,8 +5,8 @@
 //!   or not, each object whole.
 //! - Z2: restored objects are at their former addresses: pointers between objects stay valid.
 //! - Z3: the blob is checked before use: chunks are disjoint and within the arena, each has its
-//!   object table, free blocks are disjoint within memory. Given the checksums, only its writer
-//!   could have damaged it otherwise.
+//!   object table, free blocks are disjoint within memory. The checksums show all other damage, so
+//!   a blob that fails these checks was written so.
 //!
 //! **Layout** little-endian: `format u32 | page bytes u32 | arena start u64 | arena bytes u64 |
 //! next table u32 | chunks u32 | roots 16 x u64`, then each chunk: `table u32 | objects u32 |
@@ -109,7 +109,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Z3.
+    /// Checks that chunks and free blocks are disjoint (Z3).
     fn check_apart(&self, source: &Source<'_>, chunks: &[Arc<Chunk>]) -> Result<(), Error> {
         let mut tables: Vec<u32> = chunks.iter().map(|chunk| chunk.table).collect();
         tables.sort_unstable();
@@ -172,7 +172,7 @@ impl Heap {
         if objects == 0 || bytes == 0 || pages > most || rounded(bytes as usize) != bytes as usize {
             return Err(source.damaged("objects outside of the arena"));
         }
-        // Checked before memory is taken for it.
+        // The sizes are checked before memory is taken for the chunk.
         let words = match kind {
             Kind::Pool => source.words(objects.div_ceil(64) as usize)?,
             Kind::Array | Kind::Memory => Vec::new(),
@@ -215,7 +215,7 @@ impl Heap {
             let (used, its) = match chunk.kind {
                 Kind::Pool => (chunk.objects - chunk.free(), chunk.flash_bytes_used()),
                 Kind::Array => (chunk.objects, chunk.flash_bytes_of_all()),
-                Kind::Memory => continue, // counted block by block
+                Kind::Memory => continue, // memory is counted block by block
             };
             data += u64::from(used) * u64::from(chunk.object_bytes);
             flash += its;
@@ -235,7 +235,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// The required place of the arena (Z2).
+    /// The head of a checkpoint's blob, with the place at which the arena must be (Z2).
     pub fn of(blob: &[u8], path: &Path) -> Result<Frame, Error> {
         Frame::read(&mut Source { left: blob, path })
     }

@@ -43,18 +43,18 @@ pub(crate) enum Kind {
 
 /// A run of pages for objects of one size; see the file's head.
 pub(crate) struct Chunk {
-    /// Of its object table.
+    /// The number of the chunk's object table.
     pub table: u32,
     pub first: u64,
     pub objects: u32,
     pub object_bytes: u32,
     pub kind: Kind,
-    /// One bit per object: handed out. Only in pools.
+    /// One bit per object of a pool: whether it is handed out.
     used: Box<[AtomicU64]>,
     free: AtomicU32,
-    /// Objects from here on were never handed out: they read as zeros.
+    /// Objects from this number on were never handed out: they read as zeros.
     fresh: AtomicU32,
-    /// A thread frees the chunk as a whole.
+    /// Whether a thread frees the chunk as a whole.
     leaving: AtomicBool,
 }
 
@@ -136,8 +136,9 @@ impl Chunk {
         self.stride() == 1 || (self.object_bytes as usize).is_multiple_of(PAGE_BYTES)
     }
 
-    /// Bytes of flash that one object takes, headers included; of objects that share a unit: that
-    /// all of the unit take, because it is stored whole as long as one of them is handed out.
+    /// Bytes of flash that one object takes, headers included. For objects that share a unit, these
+    /// are the bytes of the whole unit, which is stored as long as one of its objects is handed
+    /// out.
     pub fn flash_bytes(&self) -> u64 {
         u64::from(self.object_bytes) * self.unit_pages() + self.stride() * HEADER_BYTES + 1
     }
@@ -167,7 +168,7 @@ impl Chunk {
             .any(|other| other != object && self.is_used(other))
     }
 
-    /// The unit of a page of this chunk; `None`: behind its last object.
+    /// The unit of a page of this chunk; `None`: the page is behind the last object.
     pub fn place(&self, page: u64) -> Option<Place> {
         let at = page.checked_sub(self.first)?;
         if at >= self.pages() {
@@ -228,7 +229,8 @@ impl Chunk {
         self.is_used(((page - self.first) / self.stride()) as u32)
     }
 
-    /// Hands out an object, under the pool's lock; true: it was handed out before.
+    /// Hands out an object, under the pool's lock. The result also says whether the object was
+    /// handed out before.
     pub fn take(&self) -> Option<(u32, bool)> {
         if self.free() == 0 {
             return None;
@@ -251,7 +253,7 @@ impl Chunk {
         Some((object, object < fresh))
     }
 
-    /// Hands out an object, under the pool's lock, whose unit is stored for others already.
+    /// Hands out an object, under the pool's lock, whose unit is already stored for other objects.
     pub fn take_shared(&self) -> Option<u32> {
         if self.unit_pages() == 1 || self.free() == 0 {
             return None;
@@ -265,7 +267,7 @@ impl Chunk {
         Some(object)
     }
 
-    /// Returns an object. False: it is not handed out.
+    /// Takes an object back. Returns false if it is not handed out.
     pub fn give_back(&self, object: u32) -> bool {
         let before = self.used[object as usize / 64].fetch_and(!bit(object), Ordering::AcqRel);
         let was = before & bit(object) != 0;
@@ -273,7 +275,8 @@ impl Chunk {
         was
     }
 
-    /// The caller alone frees the chunk as a whole from now on. False: another thread does, or has.
+    /// Gives the caller alone the right to free the chunk as a whole. Returns false if another
+    /// thread has it, or has used it.
     pub fn leave(&self) -> bool {
         !self.leaving.swap(true, Ordering::AcqRel)
     }
@@ -283,7 +286,7 @@ impl Chunk {
         self.leaving.store(false, Ordering::Release);
     }
 
-    /// For a checkpoint.
+    /// The bits of objects that are handed out, for a checkpoint.
     pub fn used_words(&self) -> impl Iterator<Item = u64> {
         self.used.iter().map(|word| word.load(Ordering::Acquire))
     }

@@ -56,7 +56,7 @@ pub enum Error {
     /// Use another checkpoint, or begin anew.
     #[error("checkpoint {path}: {why}")]
     Checkpoint { path: String, why: String },
-    /// Of another version of this library.
+    /// Use the version of this library that made the checkpoint, or begin anew.
     #[error(
         "checkpoint {path} was made by another version: its format is {found}, this library knows {known}"
     )]
@@ -68,10 +68,10 @@ pub enum Error {
     /// A forked child has no flash memory: allocate in the parent, or initialize anew after exec.
     #[error("this process was forked from the one that initialized it")]
     Forked,
-    /// The flash file.
+    /// The flash file has a fault: see the error inside.
     #[error(transparent)]
     Disk(#[from] duramen_disk::Error),
-    /// The object store on it.
+    /// The object store on the flash file has a fault: see the error inside.
     #[error(transparent)]
     Flash(#[from] duramen_flash::Error),
 }

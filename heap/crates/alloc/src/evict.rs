@@ -8,8 +8,9 @@
 //!
 //! **Concurrency** as in `heap`: any thread, for itself.
 //!
-//! Paper: [Badam11 §3.2]. A separate thread that frees pages ahead was tried: with two processors
-//! waking it costs more than the waiting that it saves (0.9 of the rate, a tenth longer p99).
+//! Paper: [Badam11 §3.2]. A separate thread that frees pages ahead was tried. With two processors,
+//! waking that thread costs more than the waiting that it saves (0.9 of the rate, a tenth longer
+//! p99).
 
 use crate::batch::{AT_ONCE, Batch, Taken};
 use crate::buffer::Try;
@@ -68,7 +69,7 @@ impl Heap {
         let look = self.atm.look();
         pages.retain(|page| {
             let Some(place) = look.place(*page) else {
-                return false; // its chunk is gone
+                return false; // the page's chunk is gone
             };
             let bit = 1 << place.nth;
             let known = units.iter().position(|taken| taken.name == place.unit);
@@ -91,7 +92,7 @@ impl Heap {
                 return false;
             };
             if its.unit.shown & bit == 0 || its.pages & bit != 0 {
-                return false; // it was in the queue twice
+                return false; // the page was in the queue twice
             }
             its.pages |= bit;
             if its.unit.dirty & bit != 0 {
@@ -105,7 +106,8 @@ impl Heap {
     /// stays, and leaves the batch.
     fn take_away(&self, batch: &mut Batch, worker: &mut Worker) -> Result<(), Error> {
         let dirty = std::mem::take(&mut batch.dirty);
-        // Taken from the worker: its bytes are borrowed while the rest of the worker saves them.
+        // The lift is taken out of the worker: its bytes are borrowed while the rest of the worker
+        // saves them.
         let mut lift = worker.lift.take();
         let lifted = lift.as_mut().filter(|_| !dirty.is_empty());
         let lifted = lifted.and_then(|lift| {

@@ -64,7 +64,7 @@ impl Heap {
         let (found, start) = match fitting.next() {
             Some(best) => match self.reserve_flash(needed(best), 0) {
                 Ok(()) => best,
-                // Room on pages that are counted already.
+                // A block may still fit on pages that are counted already.
                 Err(full) => fitting.find(|free| needed(*free) == 0).ok_or(full)?,
             },
             None => {
@@ -118,7 +118,7 @@ impl Heap {
             }
         } else {
             pages = self.coalesce(&mut memory, address, bytes, chunk);
-            // Freeing works without RAM; the maps take it later, when there is some.
+            // Freeing works without RAM for the maps, which take it later, when there is some.
             let _ = self.charge_entries(&mut memory);
             drop(memory);
         }
@@ -199,7 +199,7 @@ impl Heap {
     }
 
     /// Removes a run that is one free block, and returns the RAM of map entries that are gone.
-    /// False: there is no such run.
+    /// Returns false if there is no such run.
     pub fn remove_empty_run(&self) -> bool {
         let mut memory = self.memory();
         let wanted = memory.by_address.len().next_multiple_of(ENTRIES_AT_ONCE);

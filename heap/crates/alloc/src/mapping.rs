@@ -25,8 +25,8 @@ impl Mapping {
         }
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let made = Mapping { start, bytes };
-        // Before it can be written: if the program locks future memory (`mlockall`), the kernel
-        // would fill all of it.
+        // This is done before the memory can be written: if the program locks future memory
+        // (`mlockall`), the kernel would fill all of it.
         made.unlock();
         // A huge page would be charged whole for each used byte. Kernels without huge pages refuse
         // the advice, which is as good. SAFETY: advice about memory that was just mapped, and its

@@ -65,7 +65,7 @@ pub fn page_at(address: *const u8) -> Option<Page> {
 /// Brings a page, as a fault handler does after its look-up.
 ///
 /// # Errors
-/// As of a fault: of flash, or of the kernel; [`Error::NotInitialized`].
+/// Those of a fault, from flash or from the kernel; [`Error::NotInitialized`].
 pub fn bring(page: &Page, write: bool) -> Result<(), Error> {
     let heap = signal::heap().ok_or(Error::NotInitialized)?;
     heap.bring(page.number, &page.place, Some(write))
@@ -75,7 +75,7 @@ pub fn bring(page: &Page, write: bool) -> Result<(), Error> {
 /// their number.
 ///
 /// # Errors
-/// Of flash, or of the kernel; [`Error::NotInitialized`].
+/// Those of flash and of the kernel; [`Error::NotInitialized`].
 pub fn evict_all() -> Result<usize, Error> {
     let heap = signal::heap().ok_or(Error::NotInitialized)?;
     let mut worker = heap.worker();

@@ -25,9 +25,9 @@ pub(crate) const GRAIN_BYTES: usize = 16;
 /// The runs and free blocks; see the file's head.
 #[derive(Default)]
 pub(crate) struct Memory {
-    /// By first page.
+    /// The runs, by first page.
     pub runs: BTreeMap<u64, Run>,
-    /// Free blocks: by address, and by length (Y2).
+    /// Free blocks, by address and by length (Y2).
     pub by_address: BTreeMap<usize, usize>,
     pub by_bytes: BTreeSet<(usize, usize)>,
     /// Free blocks whose map entries are charged.

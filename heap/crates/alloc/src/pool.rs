@@ -64,8 +64,8 @@ impl Pool {
         Some((Arc::clone(chunk), object, again))
     }
 
-    /// An empty chunk that is to be removed, with its tables: the largest, if others have free
-    /// objects enough, or if it is alone and larger than a first one (L1).
+    /// An empty chunk that is to be removed, with its tables. It is the largest one, if other
+    /// chunks have enough free objects, or if it is alone and larger than a first chunk (L1).
     pub fn spare(&self) -> Option<Arc<Chunk>> {
         let empty = self.chunks.iter().filter(|chunk| chunk.is_empty());
         let largest = empty.max_by_key(|chunk| chunk.objects)?;
@@ -81,7 +81,7 @@ impl Pool {
         chunks.find(|chunk| chunk.is_empty()).cloned()
     }
 
-    /// A chunk was removed.
+    /// Notes that a chunk was removed.
     pub fn forget(&mut self, chunk: &Chunk) {
         self.chunks.retain(|other| other.first != chunk.first);
         self.current = 0;

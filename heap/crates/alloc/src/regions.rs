@@ -42,7 +42,7 @@ const GRACE: Duration = Duration::from_millis(50);
 
 /// Counts of pages and tables by region; see the file's head.
 pub(crate) struct Regions {
-    /// By region: pages shown, or [`LEAVING`].
+    /// For each region, the number of shown pages, or [`LEAVING`].
     counts: Counters<AtomicU16>,
     /// Regions with a table, the oldest first.
     order: Mutex<VecDeque<u32>>,
@@ -91,7 +91,7 @@ impl Regions {
     /// Tables that may exist (G2).
     fn allowed(&self) -> u64 {
         if !self.frees {
-            return u64::MAX; // they are counted when addresses are handed out
+            return u64::MAX; // tables are then counted when addresses are handed out
         }
         let used = self.used.load(Ordering::Relaxed);
         self.tables_max + if used <= BESIDE { BESIDE } else { 0 }
@@ -165,7 +165,7 @@ impl Regions {
         }
     }
 
-    /// Their tables were returned.
+    /// Notes that the tables of these regions were returned.
     pub fn gone(&self, regions: &[u64]) {
         for region in regions {
             self.counts.all()[*region as usize].store(0, Ordering::Release);
@@ -175,7 +175,7 @@ impl Regions {
         self.limbo.add(regions.len() as u64);
     }
 
-    /// They keep their tables: the kernel refused.
+    /// Notes that these regions keep their tables, because the kernel refused.
     pub fn kept(&self, regions: &[u64]) {
         let mut order = lock(&self.order);
         for region in regions {
@@ -213,9 +213,9 @@ impl Drop for Regions {
 #[derive(Default)]
 struct Limbo {
     state: Mutex<State>,
-    /// For the threads that wait for grace periods.
+    /// Wakes the threads that wait for grace periods.
     work: Condvar,
-    /// For threads that want to return more.
+    /// Wakes threads that want to return more tables.
     room: Condvar,
     /// Tables that were returned and may not be free yet.
     count: AtomicU64,
@@ -225,7 +225,7 @@ struct Limbo {
 #[derive(Default)]
 struct State {
     given: u64,
-    /// Of these: tables for which a grace period was begun.
+    /// The returned tables for which a grace period was begun.
     asked: u64,
     freed: u64,
     wanted: u32,

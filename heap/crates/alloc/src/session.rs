@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Preferred beginning of the arena: far from the addresses that the system hands out, from
 /// programs and from sanitizers.
 const START: usize = 0x2000_0000_0000;
-/// A page for each of 2^30 objects.
+/// Addresses that are reserved by default: a page for each of 2^30 objects.
 const ADDRESS_BYTES: u64 = 4 << 40;
-/// Half of a process's addresses on most processors.
+/// Most addresses that may be reserved: half of a process's addresses on most processors.
 const ADDRESS_BYTES_MAX: u64 = 1 << 46;
 
 /// Configuration for [`init`]. Sizes in bytes; 0 means the library's default, if the field
@@ -39,7 +39,7 @@ pub struct Options {
     pub page_buffer_bytes: u64,
     /// Reserved addresses; an object of [`oalloc`] takes a page of them, or more. 0: 4 TiB.
     pub address_bytes: u64,
-    /// `None`: by userfaultfd if the kernel has it, else by `mprotect`.
+    /// The mechanism of faults; `None`: userfaultfd if the kernel has it, else `mprotect`.
     pub faults: Option<Faults>,
 }
 
@@ -77,9 +77,9 @@ pub struct Stats {
     pub flash_relocated_bytes: u64,
     pub flash_capacity_bytes: u64,
     pub flash_live_bytes: u64,
-    /// Held for the last checkpoint alone.
+    /// Bytes of flash that are held for the last checkpoint alone.
     pub flash_held_bytes: u64,
-    /// 1: userfaultfd; 2: `mprotect`.
+    /// The mechanism of faults: 1 is userfaultfd, 2 is `mprotect`.
     pub fault_kind: u64,
     /// Page tables that were returned and may not be freed by the kernel yet.
     pub page_tables_leaving_bytes: u64,
@@ -379,7 +379,8 @@ pub fn calloc(count: usize, bytes: usize) -> Result<*mut u8, Error> {
     let whole = whole.ok_or_else(|| Error::Invalid(format!("{count} times {bytes} bytes")))?;
     allocate(|heap| {
         let block = heap.allocate_memory(whole)?;
-        // The first block of a heap is zeros already, and flash may fail after N1's last moment.
+        // The first block of a heap is zeros already. If it were filled here and flash failed, data
+        // on flash would have been given up already (N1).
         if signal::heap().is_some() {
             heap.zero_or_free(block, whole)?;
         }

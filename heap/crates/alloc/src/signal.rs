@@ -32,7 +32,7 @@ static LOCK: AtomicI32 = AtomicI32::new(-1);
 
 /// State of a signal that was taken over.
 struct Taken {
-    /// Our handler is installed, or a later one may call it.
+    /// Whether our handler is installed, or a later one may call it.
     is_ours: AtomicBool,
     previous: UnsafeCell<MaybeUninit<libc::sigaction>>,
     /// The handler that was found in place of ours when ours was to be removed; 0: ours was there.
@@ -185,7 +185,7 @@ pub(crate) unsafe fn uninstall() -> Option<Box<Heap>> {
             }
             taken.is_ours.store(false, Ordering::Release);
         }
-        // H3: it may call ours.
+        // H3: the handler that is installed now may call ours.
         Ok(now) => taken.later.store(now.sa_sigaction, Ordering::Release),
         Err(_) => {}
     }
@@ -291,8 +291,8 @@ pub(crate) unsafe fn serve_undisturbed(
     served
 }
 
-/// True: the fault was ours, and the access may be retried. The thread is not cancelled meanwhile
-/// (H2).
+/// Serves a fault. Returns true if the fault was ours and the access may be retried. The thread is
+/// not cancelled meanwhile (H2).
 ///
 /// # Safety
 /// The arguments are the kernel's.
@@ -342,7 +342,7 @@ fn report(address: usize, error: &Error) {
     unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
 }
 
-/// H1.
+/// Passes a foreign fault to the previous handler (H1).
 ///
 /// # Safety
 /// The arguments are the kernel's.
@@ -363,7 +363,7 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
                 action.sa_sigaction = libc::SIG_DFL;
                 libc::sigaction(signal, &action, std::ptr::null_mut());
                 if was_sent {
-                    libc::raise(signal); // it was sent: no access will be retried
+                    libc::raise(signal); // the signal was sent: no access will be retried
                 }
             }
         }

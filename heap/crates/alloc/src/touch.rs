@@ -29,7 +29,8 @@ impl Heap {
             .inspect_err(|_| self.give_up(into))
     }
 
-    /// Frees an object that the program does not know. If that fails as well, it is lost.
+    /// Frees an object that the program does not know. If that fails as well, the object's room is
+    /// lost.
     fn give_up(&self, object: usize) {
         let _ = self.free(object);
     }

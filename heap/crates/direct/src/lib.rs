@@ -25,11 +25,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const IMAGES: u64 = 11;
 const BYTES_PER_BLOCK: u64 = 40;
 const THREAD_BYTES: u64 = 512 << 10;
-/// Bytes of RAM for each object: its place on flash; and as many for its length.
+/// Bytes of RAM for the place of each object on flash, and as many for its length.
 const ENTRY_BYTES: u64 = 4;
 /// Smallest useful cache.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
-/// The one table.
+/// The number of the only table.
 const TABLE: u32 = 1;
 
 /// Errors of this crate.
@@ -54,7 +54,7 @@ pub enum Error {
 #[repr(C)]
 pub struct Stats {
     pub flash_written_bytes: u64,
-    /// Of these: by the collector.
+    /// Bytes of these that the collector wrote.
     pub flash_relocated_bytes: u64,
     /// Objects that left the cache for flash.
     pub written_objects: u64,

@@ -69,7 +69,7 @@ pub struct Restored {
 /// The reason why the next checkpoint's file did not replace the last one's.
 struct NotReplaced {
     source: io::Error,
-    /// The last one's file is in its place as before.
+    /// Whether the last checkpoint's file is in its place as before.
     is_undone: bool,
     /// The file whose directory must be synced before the superblock names either checkpoint.
     parent: Option<PathBuf>,
@@ -210,8 +210,8 @@ impl ObjectStore {
             Err(failed) if failed.is_undone => Unsettled::Void(failed.parent.clone()),
             Err(failed) => Unsettled::Replaced(failed.parent.clone()),
         });
-        // At once if possible. Otherwise both checkpoints hold their blocks until it succeeds: only
-        // room is lost.
+        // The work is settled at once if possible. If not, both checkpoints hold their blocks until
+        // it is: only room is lost.
         let settled = core.settle();
         if replaced {
             let _ = std::fs::remove_file(beside(path)); // the previous file, which is not needed
@@ -249,11 +249,11 @@ impl ObjectStore {
     /// superblock honours both.
     fn replace_file(&self, path: &Path, blob: &[u8]) -> Result<(), NotReplaced> {
         let beside = beside(path);
-        // Left by an interrupted checkpoint; it was checked (place::W1).
+        // A file there is left from an interrupted checkpoint, and was checked (place::W1).
         let _ = std::fs::remove_file(&beside);
         let unchanged = |source: io::Error| {
             if source.kind() != io::ErrorKind::AlreadyExists {
-                let _ = std::fs::remove_file(&beside); // it is void, wherever it is
+                let _ = std::fs::remove_file(&beside); // the file is void, wherever it is
             }
             NotReplaced {
                 source,
@@ -450,7 +450,7 @@ fn read_all(pieces: &Pieces) -> Result<(Tables, Rest), Error> {
         quietly(|| {
             for _ in 1..READERS.min(pieces.count() - first) {
                 let named = std::thread::Builder::new().name("restore".to_owned());
-                // Without this thread it takes longer.
+                // If this thread cannot be started, the others take longer.
                 let _ = named.spawn_scoped(scope, || work(&mut Room::new()));
             }
         });
@@ -467,7 +467,7 @@ struct Contents {
     /// For each table: start of its cells, number, table.
     tables: Vec<(u64, u32, Table)>,
     locations_at: u64,
-    /// Blocks and blob.
+    /// Start of the blocks and of the blob.
     rest_at: u64,
     rest: Mutex<Vec<u8>>,
     /// The last location of the device.
@@ -585,7 +585,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(*field)
 }
 
-/// Sets lengths. False: one of them is more than `most`.
+/// Sets lengths. Returns false if one of them is more than `most`.
 fn fill_lengths(cells: &[AtomicU32], bytes: &[u8], most: u32) -> bool {
     let lengths = bytes.chunks_exact(4).map(|bytes| u32_at(bytes, 0));
     cells.iter().zip(lengths).all(|(cell, length)| {
@@ -596,12 +596,12 @@ fn fill_lengths(cells: &[AtomicU32], bytes: &[u8], most: u32) -> bool {
     })
 }
 
-/// Sets locations. False: one of them is beyond `last`, the last location of the device.
+/// Sets locations. Returns false if one of them is beyond `last`, the last location of the device.
 fn fill(cells: &[AtomicU32], bytes: &[u8], last: u32) -> bool {
     let cells = cells.chunks(LOCATIONS_AT_ONCE);
     for (cells, bytes) in cells.zip(bytes.chunks(4 * LOCATIONS_AT_ONCE)) {
         let locations = || bytes.chunks_exact(4).map(|bytes| u32_at(bytes, 0));
-        // Without branches: eight at once.
+        // There are no branches, so the compiler handles eight locations at once.
         let (mut most, mut superblocks) = (NOWHERE, 0);
         for location in locations() {
             most = most.max(location);

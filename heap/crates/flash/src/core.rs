@@ -51,7 +51,7 @@ pub(crate) struct Dense {
 }
 
 impl Dense {
-    /// dense::N2.
+    /// Whether writers may have a block now (dense::N2).
     pub fn lets_writers(&self) -> bool {
         self.emptied >= TURNS
     }
@@ -109,8 +109,8 @@ impl Queue {
 #[derive(Default)]
 pub(crate) struct Filling {
     pub writers: Option<Arc<Image>>,
-    /// For relocated objects. Writers never fill it: it comes out of the collector's reserve
-    /// (flusher::F3).
+    /// The image for relocated objects. Writers never fill it, because its block comes out of the
+    /// collector's reserve (flusher::F3).
     pub collector: Option<Arc<Image>>,
 }
 
@@ -137,9 +137,9 @@ pub(crate) struct Core {
 /// The place of an object, for a read.
 pub(crate) enum Place {
     Nowhere,
-    /// Copied to the scratch already.
+    /// The object was copied to the scratch already.
     Here(Found),
-    /// These bytes of the device; then [`Core::check`] decides whether they are the object's.
+    /// The bytes of the device to read; [`Core::check`] then decides whether they are the object's.
     Flash(Look),
     /// The object moves: look it up again.
     Again,
@@ -199,8 +199,8 @@ impl Core {
             return;
         }
         let is_free = self.space.release(old.location, old.bytes);
-        // Afterwards: a search that has seen this count has seen the release. Pairs with Acquire in
-        // `collect`.
+        // The count is raised afterwards: a search that has seen this count has seen the release.
+        // Pairs with Acquire in `collect`.
         self.counters.released.fetch_add(1, Ordering::Release);
         if is_free {
             self.made_room();
@@ -299,8 +299,8 @@ impl Core {
         for image in filled.into_iter().flatten() {
             self.hand_over(image, false);
         }
-        // Here and not by the flusher alone: the flusher may wait for the lock that the caller
-        // holds.
+        // Images are written here, and not by the flusher alone, because the flusher may wait for
+        // the lock that the caller holds.
         self.write_waiting()?;
         let mut queue = self.queue();
         while queue.writing > 0 && queue.failure.is_none() {
@@ -383,9 +383,9 @@ impl Core {
         Some(image)
     }
 
-    /// The image is on flash.
+    /// Takes back the memory of an image that is on flash.
     pub(crate) fn recycle(&self, image: Arc<Image>) {
-        // A reader may hold it for a moment.
+        // A reader may still hold the image for a moment: then new memory is taken.
         let bytes = Image::into_bytes(image).unwrap_or_else(|| Aligned::zeroed(BLOCK_BYTES));
         let mut queue = self.queue();
         queue.writing -= 1;
@@ -496,7 +496,7 @@ impl Core {
                 Err(error) if self.is_still(&table, owner, &look) => {
                     return Err(Error::device("reading an object from flash")(error));
                 }
-                Err(_) => continue, // it has moved
+                Err(_) => continue, // the object has moved
             }
             if let Some(found) = self.check(&table, owner, &look, bytes) {
                 return Ok(Some(found));

@@ -83,7 +83,8 @@ impl Core {
         Ok(())
     }
 
-    /// Moves the live objects of a block elsewhere. False: there was no block to move them to.
+    /// Moves the live objects of a block elsewhere. Returns false if there was no block to move
+    /// them to.
     pub(crate) fn move_out(&self, number: u32, buffer: &mut Aligned) -> Result<bool, Error> {
         let sequence = self.space.block(number).sequence();
         let at = u64::from(number) * BLOCK_BYTES as u64;
@@ -123,9 +124,9 @@ impl Core {
         Ok(())
     }
 
-    /// Moves one object, if its owner is still there (F1). False: there is no block to move it to.
-    /// Each victim gives more room than it takes, except for a victim that a checkpoint began to
-    /// hold meanwhile or that has a damaged object.
+    /// Moves one object, if it is still its owner's (F1). Returns false if there is no block to
+    /// move it to. Each victim gives more room than it takes, except for a victim that a checkpoint
+    /// began to hold meanwhile or that has a damaged object.
     fn relocate(&self, owner: Owner, from: u32, payload: &[u8]) -> Result<bool, Error> {
         let Ok(table) = self.tables.of(owner) else {
             return Ok(true); // its table is gone
@@ -148,7 +149,7 @@ impl Core {
                 if self.space.free_blocks() == 0 {
                     return Ok(false);
                 }
-                // Its memory was in waiting images.
+                // Waiting images had the memory that a new image needs.
                 self.write_waiting()?;
                 filling = self.filling();
             }

@@ -44,7 +44,7 @@ pub(crate) const OBJECT_HEADER_BYTES: usize = 16;
 const ALIGN: usize = 8;
 const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"DFBK");
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"DURAFLSH";
-/// The copies of the superblock are written one by one.
+/// Bytes of one copy of the superblock: the copies are written one by one.
 pub(crate) const SUPERBLOCK_BYTES: usize = ALIGNMENT_MAX;
 /// Format 1 had no number of the next checkpoint: it was the last one's plus 1.
 pub(crate) const FORMAT: u16 = 2;
@@ -198,7 +198,7 @@ impl BlockHeader {
         put(block, 4, &crc.to_le_bytes());
     }
 
-    /// `None`: there is no header, or a damaged one.
+    /// Reads a block's header; `None`: there is none, or a damaged one.
     pub fn read(block: &[u8]) -> Option<BlockHeader> {
         let header = BlockHeader {
             sequence: u64_at(block, 8)?,
@@ -245,7 +245,8 @@ impl Superblock {
         bytes
     }
 
-    /// `Ok(None)`: there is none, or a damaged one. `Err`: one of a newer format.
+    /// Reads a copy of the superblock. `Ok(None)`: there is none, or a damaged one. `Err`: the copy
+    /// has this newer format.
     pub fn decode(bytes: &[u8]) -> Result<Option<Superblock>, u16> {
         let fields = || {
             let crc = crc32c::crc32c(bytes.get(..SUPERBLOCK_BYTES - 4)?);

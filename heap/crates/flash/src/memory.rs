@@ -7,7 +7,7 @@ use duramen_disk::Aligned;
 pub struct Scratch(pub(crate) Aligned);
 
 impl Scratch {
-    /// For objects of at most this many bytes.
+    /// Memory for reads of objects of at most this many bytes.
     pub fn new(object_bytes_max: usize) -> Scratch {
         Scratch(Aligned::zeroed(room_max(object_bytes_max)))
     }

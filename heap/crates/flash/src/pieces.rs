@@ -56,7 +56,7 @@ pub(crate) struct Header {
     pub blocks: u32,
     pub tables: u32,
     pub blob_bytes: u64,
-    /// Of all pieces together.
+    /// Bytes of the stream in all pieces together.
     pub stream_bytes: u64,
 }
 
@@ -138,7 +138,7 @@ impl Header {
         (self.stream_bytes - before).min(STREAM_BYTES as u64) as usize
     }
 
-    /// F1.
+    /// The checksum of a piece (F1).
     fn checksum(&self, number: u64, piece: &[u8]) -> u32 {
         let mut seed = [0; 24];
         seed[..8].copy_from_slice(&self.store.to_le_bytes());

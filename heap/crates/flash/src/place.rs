@@ -70,7 +70,8 @@ fn occupied(
     Ok((!is_checkpoint && !is_unfinished).then_some("it holds something that is no checkpoint"))
 }
 
-/// The place is empty. A missing directory is reported when the file is created.
+/// Whether the error says that the place is empty. A missing directory is reported when the file is
+/// created.
 fn is_free(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }

@@ -93,8 +93,8 @@ impl Reader {
         self.in_flight.len() - self.free.len() + self.answered.len()
     }
 
-    /// Begins to read an object; [`start`](Self::start) passes it to the device. False: no place is
-    /// free.
+    /// Begins to read an object; [`start`](Self::start) passes the read to the device. Returns
+    /// false if no place is free.
     ///
     /// # Errors
     /// [`Error::NoSuchOwner`], [`Error::TooLarge`].
@@ -118,7 +118,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// There is a free place.
+    /// Begins a request. The caller has found a free place.
     fn begin(&mut self, request: Request) {
         loop {
             let copy = self.copy.bytes_mut();

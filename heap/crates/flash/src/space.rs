@@ -144,7 +144,8 @@ impl Space {
         }
     }
 
-    /// From a checkpoint: the first blocks. Those with live objects are held.
+    /// The space of a checkpoint, which describes the first blocks. Blocks with live objects are
+    /// held.
     pub fn restored(found: &[Kept], blocks: u32, life: u32) -> Space {
         let space = Space::new(blocks, life);
         let mut free = VecDeque::new();
@@ -217,8 +218,8 @@ impl Space {
         self.block(block).room.store(room, Ordering::Relaxed);
     }
 
-    /// A location was removed, of an object that takes `bytes` bytes there. True: its block is free
-    /// now.
+    /// Notes that the location of an object that takes `bytes` bytes there was removed. Returns
+    /// true if its block is free now.
     pub fn release(&self, location: u32, bytes: u32) -> bool {
         let number = block_of(location);
         let block = self.block(number);
@@ -231,7 +232,7 @@ impl Space {
         before == 1 && self.settle(number)
     }
 
-    /// The bytes are on flash. True: the block is free at once.
+    /// Notes that the bytes of a block are on flash. Returns true if the block is free at once.
     pub fn written(&self, number: u32) -> bool {
         let state = &self.block(number).state;
         state.store(State::Flash as u8, Ordering::Release);
@@ -270,12 +271,12 @@ impl Space {
         });
     }
 
-    /// The next checkpoint is given up.
+    /// Gives up the next checkpoint.
     pub fn drop_next(&self) {
         self.hold(|block| block.held.load(Ordering::Relaxed) & LAST);
     }
 
-    /// No checkpoint needs a block any more.
+    /// Notes that no checkpoint needs a block any more.
     pub fn hold_none(&self) {
         self.hold(|_| 0);
     }

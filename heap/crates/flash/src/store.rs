@@ -25,7 +25,7 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     pub objects_written: u64,
-    /// Their payloads.
+    /// Bytes of the payloads of these objects.
     pub payload_bytes: u64,
     /// All bytes written to flash: blocks, superblocks.
     pub bytes_written: u64,
@@ -37,7 +37,7 @@ pub struct Stats {
     /// Reads that were answered from an image in memory.
     pub reads_from_memory: u64,
     pub capacity_bytes: u64,
-    /// With the bytes that no object can use: see `space`.
+    /// Bytes of live objects, with their share of the bytes that no object can use: see `space`.
     pub live_bytes: u64,
     pub held_bytes: u64,
     pub free_blocks: u64,
@@ -151,8 +151,8 @@ impl ObjectStore {
         self.core.tables.objects_of(table)
     }
 
-    /// Frees all objects of a table, and the table. No thread writes to it meanwhile. False: there
-    /// is no such table.
+    /// Frees all objects of a table, and the table. No thread writes to it meanwhile. Returns false
+    /// if there is no such table.
     pub fn remove_table(&self, table: u32) -> bool {
         let Some(table) = self.core.tables.remove(table) else {
             return false;
@@ -226,7 +226,7 @@ impl ObjectStore {
         location.is_some_and(|location| location != NOWHERE)
     }
 
-    /// Frees the object. False: it did not exist.
+    /// Frees the object. Returns false if it did not exist.
     ///
     /// # Errors
     /// [`Error::NoSuchOwner`].

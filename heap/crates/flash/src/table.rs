@@ -27,7 +27,7 @@ pub(crate) const NOWHERE: u32 = 0;
 
 /// Locations of the objects of one table.
 pub(crate) struct Table {
-    /// T2.
+    /// The locations, and the lengths behind them (T2).
     cells: Box<[AtomicU32]>,
     objects: u32,
     /// Longest object, in bytes.
@@ -42,7 +42,7 @@ pub(crate) struct Old {
 }
 
 impl Table {
-    /// `one_length`: each object is counted as `bytes_max` bytes.
+    /// A table without objects. `one_length`: each object is counted as `bytes_max` bytes.
     pub fn new(objects: u32, bytes_max: u32, one_length: bool) -> Table {
         let cells = vec![NOWHERE; objects as usize * if one_length { 1 } else { 2 }];
         Table {
@@ -96,7 +96,8 @@ impl Table {
         Old { location, bytes }
     }
 
-    /// Under the filled block's lock (T1). False: the location is not `from` any more.
+    /// Changes a location, under the filled block's lock (T1). Returns false if the location is not
+    /// `from` any more.
     pub fn relocate(&self, index: u32, from: u32, to: u32) -> bool {
         self.locations().get(index as usize).is_some_and(|cell| {
             cell.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)

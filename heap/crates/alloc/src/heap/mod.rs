@@ -45,7 +45,7 @@ const BLOCKS_LEAST: u64 = 24;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     pub ram: u64,
-    /// The part that does not depend on the allocated amount.
+    /// The bytes that do not depend on the allocated amount.
     pub fixed: u64,
     pub flash: u64,
     pub pages: usize,
@@ -112,7 +112,7 @@ pub(crate) struct Worker {
     pub copy: Vec<u8>,
     /// The bytes from here on are zeros.
     pub filled: usize,
-    /// Taken while it is in use.
+    /// The lift; `None` while it is in use.
     pub lift: Option<Lift>,
     pub batch: Batch,
 }
@@ -176,7 +176,7 @@ pub(crate) struct Heap {
     pub roots: [AtomicUsize; ROOTS],
     /// Pages that must not be evicted.
     pub pinned: AtomicU64,
-    /// Of these: pages that the library itself touches (touch::T1).
+    /// The pinned pages that the library itself touches (touch::T1).
     pub touched: AtomicU64,
     /// Held while RAM of tables is taken from the cache: the last thread to change it sees the sum
     /// of all.
@@ -412,7 +412,7 @@ impl Heap {
     pub fn spill(&self) -> impl Fn(u64, &[u8]) -> Result<(), Error> {
         |unit, bytes| {
             let Some(place) = self.atm.place(unit) else {
-                return Ok(()); // freed meanwhile
+                return Ok(()); // the object was freed meanwhile
             };
             match self.store.write(place.owner, bytes) {
                 Err(FlashError::NoSuchOwner { .. }) => Ok(()), // as above
@@ -421,12 +421,13 @@ impl Heap {
         }
     }
 
-    /// Drops a unit: shown pages, cache, flash. It reads as zeros then.
+    /// Drops a unit: its shown pages, and its content in the cache and on flash. The unit reads as
+    /// zeros then.
     pub fn forget(&self, place: &Place) -> Result<(), Error> {
         let unit = self.buffer.own(place.unit);
         if let Err(error) = self.hide_unit(place.unit, unit) {
             self.buffer.release(place.unit, unit);
-            return Err(error); // it is unchanged
+            return Err(error); // the unit is unchanged
         }
         self.cache.remove(place.unit);
         let freed = self.store.free(place.owner);
@@ -642,8 +643,8 @@ impl Heap {
         Ok(chunk)
     }
 
-    /// A number that no chunk has (chunk::K1). 0 is no table: a directory entry without a table has
-    /// it.
+    /// A number that no chunk has (chunk::K1). It is not 0, which stands for no table in the
+    /// directory.
     fn new_table(&self) -> u32 {
         loop {
             let table = self.next_table.fetch_add(1, Ordering::Relaxed);
@@ -672,7 +673,7 @@ impl Heap {
             for unit in 0..u64::from(chunk.units()) {
                 self.cache.remove(chunk.first + unit * unit_pages);
             }
-        } // else each object left the cache when it was freed
+        } // objects of a pool left the cache when they were freed
         self.store.remove_table(chunk.table);
         self.atm.remove(chunk);
         self.atm.give_back(chunk.first, chunk.pages());

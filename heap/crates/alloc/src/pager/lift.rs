@@ -60,7 +60,7 @@ impl Lift {
     /// is shown and stays so until this returns.
     ///
     /// # Errors
-    /// Of the kernel: no reference was made (L2).
+    /// Those of the kernel: no reference was made (L2).
     pub fn refer(&mut self, spans: impl Iterator<Item = (usize, usize)>) -> io::Result<()> {
         assert!(self.due == 0 && self.read.is_empty(), "it is empty (L2)");
         let mut vectors = [libc::iovec {

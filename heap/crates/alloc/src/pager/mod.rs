@@ -102,7 +102,7 @@ impl Pager {
         }
     }
 
-    /// P2.
+    /// Write-protects a page (P2).
     pub fn forbid_writes(&self, page: u64) -> io::Result<()> {
         let at = self.address(page);
         match self {
@@ -178,7 +178,7 @@ impl Pager {
     }
 
     /// Makes `lift` refer to these pages, to the bytes of their contents, until they are removed:
-    /// they may be written to meanwhile. An error: nothing was changed.
+    /// they may be written to meanwhile. After an error nothing was changed.
     pub fn refer(
         &self,
         lift: &mut lift::Lift,
@@ -225,7 +225,7 @@ impl Arena {
         });
         let arena = match there {
             Err(error) if !exactly && error.raw_os_error() == Some(libc::EEXIST) => {
-                // Somewhere above, aligned as well.
+                // Otherwise addresses somewhere above are tried, aligned as well.
                 let mut above = (1..64).map(|n| {
                     let at = at + n * bytes;
                     map(at, flags | libc::MAP_FIXED_NOREPLACE)
@@ -246,8 +246,8 @@ impl Arena {
 
     /// Opens reserved addresses, which no thread touches yet, for use.
     fn open(&self, protection: i32) -> io::Result<()> {
-        // Before they can be written to: the kernel would fill all of them, if the program locks
-        // future memory (`mlockall`).
+        // This is done before the addresses can be written to: if the program locks future memory
+        // (`mlockall`), the kernel would fill all of them.
         self.unlock();
         let (arena, bytes) = (self, self.bytes);
         // A page of the page table must lie in the arena as a whole, and a forked child must not
@@ -268,14 +268,14 @@ impl Arena {
     }
 
     /// Undoes the effect of `mlockall` on these addresses: a locked page cannot be removed. The
-    /// call fails for none of them.
+    /// call cannot fail for these addresses.
     fn unlock(&self) {
         // SAFETY: does not change the content.
         unsafe { libc::munlock(self.start as *const _, self.bytes) };
     }
 
-    /// At an address of the kernel's choice: on systems with fewer than 48 bits of addresses, or
-    /// under a sanitizer that allows no others.
+    /// Reserves addresses of the kernel's choice: on systems with fewer than 48 bits of addresses,
+    /// or under a sanitizer that allows no others.
     fn anywhere(bytes: usize) -> io::Result<Arena> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let region = REGION_PAGES as usize * PAGE_BYTES;

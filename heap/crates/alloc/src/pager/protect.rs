@@ -32,7 +32,7 @@ impl Protect {
         let mappings = mappings.ok().and_then(|text| text.trim().parse().ok());
         Ok(Protect {
             arena: Arena::reserve(at, bytes, exactly, libc::PROT_NONE)?,
-            pages_max: mappings.unwrap_or(MAPPINGS) / 4, // half for the program
+            pages_max: mappings.unwrap_or(MAPPINGS) / 4, // half of the mappings are the program's
             hidden: AtomicU32::new(0),
         })
     }
@@ -84,7 +84,8 @@ impl Protect {
         if made == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // As the rest of the arena, with which it becomes one mapping again (M1).
+        // The pages get the same advice as the rest of the arena, so that they become one mapping
+        // with it again (M1).
         for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
             // SAFETY: as above.
             if unsafe { libc::madvise(at as *mut _, bytes, advice) } != 0 {

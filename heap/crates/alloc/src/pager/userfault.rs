@@ -68,7 +68,7 @@ impl Userfault {
             let source = bytes.as_ptr() as u64;
             let mut copy = [at as u64, source, PAGE_BYTES as u64, mode, 0];
             match control(&self.uffd, IOCTL_COPY, &mut copy) {
-                // Memory is being mapped elsewhere: once more.
+                // Another thread is mapping memory: the request is made once more.
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
                 done => return done,
             }
