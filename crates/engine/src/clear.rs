@@ -47,7 +47,7 @@ impl Guard<'_> {
         let whole = core.tables.index(table)?;
         let mut indexes = vec![whole];
         if !has_bug(Bug::ClearLeavesParts) {
-            indexes.extend(core.tables.index(table.parts()).ok()); // table::T4
+            indexes.extend(core.tables.index(table.parts()).ok()); // table::T4: parts go too
         }
         let counters = &core.actors.heads()[0].counters;
         let entries = core.actors.entries(table);

@@ -191,7 +191,7 @@ impl Heat {
                     }
                 });
             }
-            drop(guard); // W3
+            drop(guard); // W3: unpinned while the caller's closure runs
             if !some.is_empty() && !show(&some) {
                 return;
             }
@@ -341,7 +341,7 @@ impl Refill {
             }
             let took = began.elapsed();
             if self.is_in_the_way() {
-                std::thread::sleep(took.min(YIELD_MAX)); // W4
+                std::thread::sleep(took.min(YIELD_MAX)); // W4: leaves the device to others
             }
             done.bytes += spans.iter().map(|span| span.bytes as u64).sum::<u64>();
             for span in &spans {

@@ -150,7 +150,7 @@ pub(crate) fn set_room_aside(
         }
     }
     if has_looked && pin.entries().stamp() != stamp {
-        pin.warm_locked()?; // R5
+        pin.warm_locked()?; // R5: nothing is on flash afterwards
     }
     append.grant();
     Ok(())
@@ -175,7 +175,7 @@ pub(crate) fn set_windows_aside<'s>(
         .map_or(u64::MAX, |log| log.options().group_bytes_max);
     let limit = one.max(usize::try_from(most).unwrap_or(usize::MAX));
     if bytes > limit || room.longest_bytes > one {
-        return Err(Error::GroupTooLarge { bytes, limit }); // R3
+        return Err(Error::GroupTooLarge { bytes, limit }); // R3: it would not be one step
     }
     let purpose = room.purpose_of(append);
     let more_bytes = room.objects_bytes as u64;

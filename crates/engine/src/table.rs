@@ -74,7 +74,7 @@ impl Registry {
         // (no pin is active).
         match unsafe { index.as_ref() } {
             Some(index) if index.table == table => Ok(index),
-            _ => Err(Error::NoSuchTable(table)), // T1
+            _ => Err(Error::NoSuchTable(table)), // T1: nobody or another has the place
         }
     }
 
@@ -124,7 +124,7 @@ impl Registry {
         };
         let id = id.ok_or(Error::TooManyTables { limit: TABLES_MAX })?;
         names.tables[id.place()] = Some((id, name.to_owned()));
-        names.next = names.next.max(TableId(id.0.wrapping_add(1))); // T2
+        names.next = names.next.max(TableId(id.0.wrapping_add(1))); // T2: no id is given twice
         publish(id);
         self.add(id, index());
         Ok(id)

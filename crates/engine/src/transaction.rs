@@ -141,7 +141,7 @@ fn lock_all(guard: &mut Guard<'_>, keys: &[(TableId, KeyHash)], room: Room) -> R
     let (mut index_search, mut settle_attempts) = (IndexSearch::default(), 0);
     let mut waiting = LongWait::new(Resource::Key, &[Resource::Pin, Resource::Head]);
     loop {
-        append.take_head(pin); // T4
+        append.take_head(pin); // T4: the head before the buckets
         let mut tables = pin.locks_mut().take_tables();
         for (table, hash) in keys {
             let index = pin.index(*table)?;
@@ -162,7 +162,7 @@ fn lock_all(guard: &mut Guard<'_>, keys: &[(TableId, KeyHash)], room: Room) -> R
             if settle_attempts < SETTLE_ATTEMPTS_MAX && !unsettled.is_empty() {
                 settle_attempts += 1;
                 let_go(pin, append);
-                append.settle_before(pin, seen, keys); // T7
+                append.settle_before(pin, seen, keys); // T7: with nothing locked
                 continue;
             }
             pin.locks_mut().set_unsettled(unsettled);

@@ -361,7 +361,7 @@ fn check_put(locked: &Locked<'_>, value: &[u8], is_granted: bool) -> Result<(), 
     // A transaction with room has checked all its buckets before its first write (room::R1).
     let is_checked = is_granted && locked.in_transaction;
     if locked.found.is_none() && !is_checked && locked.view.is_crowded(locked.tag) {
-        return Err(Error::Crowded); // bucket::B6
+        return Err(Error::Crowded); // bucket::B6: no further key for a client
     }
     Ok(())
 }
@@ -566,7 +566,7 @@ impl<'s> Pin<'s> {
                 }
                 Some((_, _, Found::Damaged)) => {
                     locked.unlock();
-                    return Err(Error::Damaged); // verified::V4
+                    return Err(Error::Damaged); // verified::V4: its version is not known
                 }
             }
             return Ok(Some(locked));

@@ -130,7 +130,7 @@ impl Context {
                 None => break Step::Blocked,
             }
             if !self.finish_if_done(core, tally) {
-                break Step::Blocked; // C3
+                break Step::Blocked; // C3: do not wait for the transaction
             }
             if left <= 0 {
                 break Step::Worked;

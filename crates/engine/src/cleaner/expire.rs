@@ -84,7 +84,7 @@ fn expire_segment(core: &Core, window: u32, warmed: bool, seat: Seat) {
             let sound = unsafe { look(core, location, end, verifies_all) };
             let Some(Sound { entry, copy: _copy }) = sound else {
                 if verifies_all {
-                    at = end; // sound::V2
+                    at = end; // sound::V2: nothing behind damage expires
                     break;
                 }
                 (verifies_all, at) = (true, start + SEGMENT_HEADER_BYTES);

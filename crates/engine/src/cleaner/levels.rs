@@ -289,7 +289,7 @@ impl Context {
         match (doubt, &core.log) {
             (Doubt::None, Some(log)) => self.bury(core, log, candidate),
             (Doubt::Stays, Some(log)) if is_evicting => {
-                self.note_evicted(); // context::C6
+                self.note_evicted(); // context::C6: it counts as evicted
                 self.bury(core, log, candidate)
             }
             (Doubt::None, None) => Some(()),
@@ -474,7 +474,7 @@ impl Context {
         }
         let tombstone = NewTombstone::of_dead(entry);
         let bytes = tombstone.padded_bytes();
-        debug_assert!(bytes <= entry.padded_bytes); // V3
+        debug_assert!(bytes <= entry.padded_bytes); // V3: never longer
         self.room_for(core, bytes)?;
         let to = self.survivor.take(bytes);
         let at = core.space.at(Space::location(to));

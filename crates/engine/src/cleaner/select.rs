@@ -78,7 +78,7 @@ fn select_emptier(
     fruitless: &mut Fruitless,
 ) -> Vec<u32> {
     let now = core.actors.log_time();
-    let now_ms = core.clock().believed_ms(); // core::doubt::DC3
+    let now_ms = core.clock().believed_ms(); // core::doubt::DC3: only believed expiry counts
     let segment_bytes = core.space.segment_bytes() as u64;
     let mut candidates: Vec<(f64, u32)> = Vec::new();
     let mut with_dead: Vec<(f64, u32)> = Vec::new();

@@ -284,7 +284,7 @@ impl Core {
 
     /// Estimated bytes of expired entries that no thread has met yet.
     pub fn expired_bytes(&self) -> u64 {
-        let now_ms = self.clock.believed_ms(); // doubt::DC3
+        let now_ms = self.clock.believed_ms(); // doubt::DC3: only believed expiry counts
         let segments = self.space.segments.iter();
         segments
             .filter(|segment| segment.is_in_log())
@@ -321,7 +321,7 @@ impl Core {
         if self.tables.index(table.whole()).is_err() {
             return true; // the entry belongs to no table
         }
-        let index = self.new_index(self.version_max() + 1); // index::X3
+        let index = self.new_index(self.version_max() + 1); // index::X3: above all given
         let bytes = index.overhead_bytes();
         if !self.space.charge_beside_segments(bytes) {
             return false;

@@ -112,7 +112,7 @@ impl Slots<'_> {
         in_hand: Option<InHand<'_>>,
     ) -> bool {
         if self.core.is_loading() {
-            return false; // load::R10
+            return false; // load::R10: not while segments are loaded
         }
         let known_as = (std::ptr::from_ref(place) as u64, slot.0);
         if self.core.listeners.damages.known(known_as) == Some(None) {

@@ -82,7 +82,7 @@ impl Windows<'_> {
         let disk = self.log.map(|log| log.swaps().disk());
         let is_for_head = purpose.is_for_head();
         let has_room = |disk: &DiskRoom| match is_for_head {
-            true => disk.take_room(purpose), // swap::D9
+            true => disk.take_room(purpose), // swap::D9: heads take room first
             false => disk.has_room(purpose),
         };
         if !disk.is_none_or(has_room) {

@@ -187,7 +187,7 @@ impl Partition {
     /// Takes a key out of its slot. The caller holds the home's lock.
     pub fn remove(&self, view: View<'_>, tag: u64, place: &AtomicU64) {
         // A thread that finds the slot empty sees this: `View::remove` empties it with Release.
-        self.class_of(tag).fetch_add(1, Ordering::Relaxed); // X4
+        self.class_of(tag).fetch_add(1, Ordering::Relaxed); // X4: counted before the slot is empty
         view.remove(tag, place);
         self.counts.count.fetch_sub(1, Ordering::Relaxed);
     }

@@ -402,7 +402,7 @@ impl Loader {
         let mut expected = self.expected.lock().expect("expected segments");
         expected
             .remove(&segment.0)
-            .ok_or(LoadError::NotListed { segment }) // R1
+            .ok_or(LoadError::NotListed { segment }) // R1: only listed segments
     }
 
     fn adopt_listed<E>(
@@ -707,7 +707,7 @@ impl Loader {
             partitions.for_each(|partition| partition.raise_floor(floor)); // index::X3
         });
         if !has_bug(Bug::LoadLeavesVersions) {
-            core.set_load_floor(floor + 1); // R11
+            core.set_load_floor(floor + 1); // R11: later versions are above all of these
         }
         let mut evicted = self.evicted.lock().expect("segments without objects");
         if !evicted.is_empty() {

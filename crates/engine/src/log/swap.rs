@@ -439,7 +439,7 @@ impl Swaps {
             queues.survivors.no_longer_as_closed(*segment);
         }
         list.remove(&swap.remove);
-        self.disk.swapped(list.count()); // D10
+        self.disk.swapped(list.count()); // D10: found segments only become fewer
         drop(list);
         if let Some(Pending { held, done, .. }) = pending {
             held.iter().for_each(|window| self.marks.let_go(*window));

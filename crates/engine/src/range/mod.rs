@@ -154,7 +154,7 @@ pub(crate) fn contains_key(
     if let Some(part) = PartKey::of(table, key)
         && !has_bug(Bug::PartRoutesByKey)
     {
-        return range.contains(part.route()); // part::K1
+        return range.contains(part.route()); // part::K1: the route of its home
     }
     let slot = hash::slot(key);
     if slot < range.first.slot() || slot > range.last.slot() {

@@ -205,7 +205,7 @@ impl<'s> Appender<'s> {
     pub(crate) fn give_room_back(&mut self, core: &Core) {
         self.granted = false;
         for window in self.ahead.drain(..) {
-            core.windows().give_back(window); // room::R2
+            core.windows().give_back(window); // room::R2: unused windows go back
         }
     }
 }

@@ -30,8 +30,8 @@ pub(crate) struct Changed {
     pub(crate) key: Box<[u8]>,
     /// `None`: it is removed.
     pub(crate) value: Option<Value>,
-    /// The version that the step is told: it grows with each change. The store gives the same
-    /// version, unless it must give a larger one.
+    /// The version that the step sees: it grows with each change. The store gives the same version,
+    /// unless it must give a larger one.
     pub(crate) version: u64,
     /// The store has no such key.
     pub(crate) is_new: bool,

@@ -132,7 +132,7 @@ impl Notes {
     #[cold]
     fn note_wanted(&mut self, table: TableId, key: &[u8]) {
         if table.is_parts() {
-            return; // writes::N3
+            return; // writes::N3: parts are no keys of users
         }
         self.written.push(Written {
             origin: self.origin,

@@ -72,7 +72,7 @@ impl<'s> Entries<'s> {
             })?;
             let is_slot_damaged = matches!(found, Found::Damaged) && !slot.is_whole();
             if !is_slot_damaged || !self.core().slots().mend(view, view.home(tag)) {
-                return Some((place, slot, found)); // V7
+                return Some((place, slot, found)); // V7: also a slot that stays damaged
             }
         }
     }
@@ -91,7 +91,7 @@ impl<'s> Entries<'s> {
     #[inline(always)]
     fn meet(&self, slot: Slot, key: &[u8], trusts: bool) -> Found {
         if !slot.is_whole() {
-            return Found::Damaged; // V7
+            return Found::Damaged; // V7: no damaged slot is followed
         }
         let Some(here) = self.memory_of(slot.location()) else {
             return Found::Cold;

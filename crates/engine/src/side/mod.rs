@@ -600,7 +600,7 @@ fn sweep_bucket(
     let mut gone = 0;
     for slot in found {
         if let Some((place, _)) = view.find_location(slot.tag(), slot.location()) {
-            partition.raise_floor(floor); // index::X3
+            partition.raise_floor(floor); // index::X3: the keys are absent now
             partition.remove(view, slot.tag(), place);
             gone += 1;
         }

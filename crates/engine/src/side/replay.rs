@@ -643,7 +643,7 @@ impl Replay<'_> {
             }
             find_memory(core, helper, self.me, Waiting::Outside, Purpose::Side)?;
         };
-        let segment = log.numbers().new_segment_id(); // side::S5
+        let segment = log.numbers().new_segment_id(); // side::S5: an id above earlier positions
         log.windows()
             .give(&core.space, window, segment, segment::Kind::Survivor, 0);
         let careless = has_bug(Bug::SideIsCleaned);

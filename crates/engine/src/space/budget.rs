@@ -74,7 +74,7 @@ impl Budget {
         let _changes = self.changes.lock().expect("changes of the budget");
         check(self.limit())?;
         self.limit.store(bytes, Ordering::Relaxed);
-        self.ceiling.fetch_max(bytes, Ordering::Relaxed); // BU1
+        self.ceiling.fetch_max(bytes, Ordering::Relaxed); // BU1: never below the limit
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl Budget {
     }
 
     pub fn free(&self) -> u64 {
-        self.ceiling().saturating_sub(self.used()) // BU2
+        self.ceiling().saturating_sub(self.used()) // BU2: up to the ceiling
     }
 }
 

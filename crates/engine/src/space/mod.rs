@@ -389,7 +389,7 @@ impl Space {
     }
 
     fn open_partial(&self, window: u32, state: State, bytes: usize, now_ms: u64, tick: u64) {
-        self.memory.back_no_more(window, bytes); // S1
+        self.memory.back_no_more(window, bytes); // S1: no more than was charged
         self.segments[window as usize].open(state, bytes as u32, now_ms, tick);
     }
 

@@ -42,7 +42,7 @@ impl Reserves {
     pub(super) fn beside(&self, pool: &Pool, purpose: Purpose) -> usize {
         match purpose {
             Purpose::Head | Purpose::Side | Purpose::Promoted => pool.reserve() + self.tombstones,
-            Purpose::Tombstones if self.are_scarce() => 1, // space::S5
+            Purpose::Tombstones if self.are_scarce() => 1, // space::S5: one window for cleaning
             Purpose::Tombstones | Purpose::Rewrite => pool.reserve(),
             Purpose::Survivor | Purpose::Compacted => 0,
         }

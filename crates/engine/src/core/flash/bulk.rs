@@ -109,13 +109,13 @@ impl Image {
                 break;
             }
             if entry::parse(&bytes[self.at..]).is_err() {
-                mend_image(core, self.window, bytes); // mended::M2
+                mend_image(core, self.window, bytes); // mended::M2: one bit an entry
             }
             let Ok(entry) = entry::parse(&bytes[self.at..]) else {
                 if let Some(tier) = core.tier() {
                     tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
                 }
-                return Err(Error::FlashFailed); // mask::F7
+                return Err(Error::FlashFailed); // mask::F7: other data than was written
             };
             if !show(Space::location(start + self.at), &entry) {
                 break;

@@ -349,7 +349,7 @@ impl Demotion<'_> {
         let mask = tier.masks.next();
         if let Err(_error) = tier.write_masked(slot, mask, bytes) {
             tier.figures.write_errors.fetch_add(1, Ordering::Relaxed);
-            tier.failed.store(true, Ordering::Relaxed); // core::flash::F5
+            tier.failed.store(true, Ordering::Relaxed); // core::flash::F5: no more writes
             tier.give_slot(slot);
             return false;
         }

@@ -85,7 +85,7 @@ impl Tier {
                 }))
             }
             Err(_) => match mended_from_flash(core, self, cold) {
-                Some(words) => Ok(Read::Entry(words)), // mended::M2
+                Some(words) => Ok(Read::Entry(words)), // mended::M2: the bit was put back
                 None => {
                     self.figures.read_errors.fetch_add(1, Ordering::Relaxed);
                     Err(Error::FlashFailed)

@@ -130,7 +130,7 @@ impl DiskRoom {
         self.listed.load(Ordering::Relaxed) + self.aside.load(Ordering::Relaxed)
     }
 
-    /// Takes room for a segment of a head (swap::D9); false: there is none.
+    /// Takes room for a segment of a head (swap::D9). Returns false if there is none.
     pub(crate) fn take_room(&self, purpose: Purpose) -> bool {
         self.aside.fetch_add(1, Ordering::Relaxed);
         // Counted by now: this room, and the room of concurrent callers.

@@ -145,7 +145,7 @@ impl Survivors {
             self.abandoned.push(segment);
             Written::Abandoned
         } else {
-            self.written.insert(segment.0, window); // swap::D7
+            self.written.insert(segment.0, window); // swap::D7: still readable
             Written::Waits(window)
         })
     }

@@ -687,7 +687,7 @@ impl Promoted {
     fn retire(&self, space: &Space, window: u32, epochs: &Epochs) {
         debug_assert!(space.segments[window as usize].state() == State::Promoted);
         self.windows.fetch_sub(1, Ordering::Relaxed);
-        space.retire(space.node_of(window), window, epochs); // P1
+        space.retire(space.node_of(window), window, epochs); // P1: no slot leads there any more
     }
 }
 
