@@ -160,7 +160,7 @@ impl ReadAhead {
                 self.ready.insert(segment, ready);
             }
             Err(_) => {
-                self.bad.insert(segment); // A2
+                self.bad.insert(segment); // A2: no master waits for it again
             }
         }
     }

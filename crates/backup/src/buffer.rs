@@ -111,7 +111,7 @@ impl Buffer {
         if keep {
             larger.extend(self.bytes());
         }
-        *self = larger; // A1
+        *self = larger; // A1: a new start for a new allocation
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -193,7 +193,7 @@ impl Buffer {
             if let Some(held) = &self.held {
                 smaller.count(held);
             }
-            *self = smaller; // A1
+            *self = smaller; // A1: a new start for a new allocation
             return;
         }
         self.storage

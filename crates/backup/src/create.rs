@@ -350,7 +350,7 @@ pub(crate) fn format(
     };
     let superblock = encryption::begin(disk, superblock)?;
     if purpose == Purpose::Copy {
-        write_first(disk, &place, &superblock)?; // K2
+        write_first(disk, &place, &superblock)?; // K2: a copy's superblock is first
     }
     let step = |doing| {
         let place = &place;
@@ -387,7 +387,7 @@ pub(crate) fn format(
     make_slots(disk, &frames, geometry).map_err(step(making))?;
     frames.sync().map_err(step(making))?;
     match purpose {
-        Purpose::Store => write_first(disk, &place, &superblock), // K1
+        Purpose::Store => write_first(disk, &place, &superblock), // K1: written last
         Purpose::Copy => disk.sync_dir().map_err(step("create the files")),
     }
 }

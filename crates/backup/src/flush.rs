@@ -290,7 +290,7 @@ impl<'b> Flusher<'b> {
     /// Writes the certified bytes of a replica to its frame. `in_commit`: the caller is the log
     /// writer, so no staged bytes are being written to that frame at the same time.
     fn flush(&self, id: ReplicaId, in_commit: bool) -> Result<(), Error> {
-        self.device.sync()?; // H1
+        self.device.sync()?; // H1: data and commits before the slot
         for _ in 0..ATTEMPTS {
             let Some(flush) = self.begin_flush(id, in_commit)? else {
                 return Ok(());
@@ -525,7 +525,7 @@ impl<'b> Flusher<'b> {
             // A commit that names a frame makes older ones unneeded, so it has to be durable before
             // these go.
             self.device.sync()?;
-            self.device.write_header(&header)?; // H2
+            self.device.write_header(&header)?; // H2: before the ring's space is reused
         }
         self.device.state().ring.trimmed(&header, tail);
         Ok(true)

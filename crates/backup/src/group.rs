@@ -125,7 +125,7 @@ impl<T> Group<T> {
         }
         let missing = inner.last.union(&inner.before);
         if missing.into_iter().all(|log| waiting.logs.contains(log)) {
-            return Some(waiting.since); // Y2
+            return Some(waiting.since); // Y2: no other master is expected
         }
         // A master that was answered by the last commit needs a moment to send again.
         let from = waiting.since.max(inner.ended);

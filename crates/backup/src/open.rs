@@ -398,7 +398,7 @@ fn restore(
         written.map_err(|error| Error::io(place, "measure the write-ahead log", error))?;
     let wanted = rebuilt.rebuild.wanted();
     if !wanted.is_empty() {
-        rebuilt = by(wanted)?; // rebuild::U5
+        rebuilt = by(wanted)?; // rebuild::U5: with these mended slots
     }
     let Rebuilt {
         mut rebuild,

@@ -146,7 +146,7 @@ impl<'b> Reader<'b> {
             if !self.moved(id, &source)? && found.replace(decay).is_some() {
                 if is_mended && let Some(decay) = found {
                     self.device.state().stats.flipped_bits += 1;
-                    self.note_decay(id, decay); // D1
+                    self.note_decay(id, decay); // D1: it counts as damaged all the same
                     return Ok(source.info);
                 }
                 break;

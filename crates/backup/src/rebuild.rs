@@ -331,14 +331,14 @@ impl<'a> Rebuild<'a> {
         }
         let known = self.replicas.get(&id).map(|replica| replica.epoch);
         if known.is_some_and(|epoch| epoch < record.epoch) && record.open {
-            self.forget(&id); // U4
+            self.forget(&id); // U4: an older instance
         } else if let Some(replica) = self.replicas.get(&id) {
             let covered = self.covered.entry(id).or_default();
             if record.epoch < replica.epoch {
-                return; // U4
+                return; // U4: a record of an older instance
             }
             if replica.closed || lsn <= covered.lsn && contained(replica, record) {
-                return; // U1
+                return; // U1: the slot has it already
             }
             covered.later |= lsn > covered.lsn;
         }

@@ -114,7 +114,7 @@ impl Restore {
             ..found.superblock
         };
         let superblock = encryption::begin(&*to, superblock)?;
-        create::write_first(&*to, &place, &superblock)?; // create::K2
+        create::write_first(&*to, &place, &superblock)?; // create::K2: marked as unfinished
         let expected = Expected::default();
         let accepted = create::accept(&*to, superblock, &expected, Purpose::Copy)?;
         Ok(Restore {
@@ -198,7 +198,7 @@ impl Restore {
     }
 }
 
-/// Whether there is the beginning of a copy; false: the disk is empty.
+/// Returns true if the disk has the beginning of a copy, and false if it is empty.
 fn is_free(disk: &dyn Disk) -> Result<bool, Error> {
     match create::probe(disk) {
         Ok(Probe::Empty) => Ok(false),

@@ -232,7 +232,7 @@ pub(crate) fn scan(
         && look_ahead
         && was_durable(reader, &header.salts, &end).map_err(io)?
     {
-        return Err(damaged(end.lsn)); // wal::W3
+        return Err(damaged(end.lsn)); // wal::W3: it had been durable
     }
     Ok(end)
 }

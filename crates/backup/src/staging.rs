@@ -73,7 +73,7 @@ impl Batch {
             }
             _ => crc32c::crc32c_append(crc, record.payload),
         };
-        self.body_crc = crc32c::crc32c_append(crc, padding); // T2
+        self.body_crc = crc32c::crc32c_append(crc, padding); // T2: the sum has the padding too
         self.records += 1;
     }
 
@@ -111,7 +111,7 @@ impl Batch {
 
     pub(crate) fn reset(&mut self) {
         self.bytes.clear();
-        self.bytes.shrink(KEPT_BYTES); // T3
+        self.bytes.shrink(KEPT_BYTES); // T3: little memory between commits
         self.body_crc = 0;
         self.records = 0;
         self.payload_bytes = 0;
