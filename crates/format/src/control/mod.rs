@@ -704,7 +704,7 @@ impl<'a> Take<'a> {
 
     fn ids(&mut self, field: &'static str, count: usize) -> Result<Vec<SegmentId>, Damage> {
         if count > self.rest.len() / 8 {
-            return Err(self.field(field)); // R3
+            return Err(self.field(field)); // R3: more than the bytes can hold
         }
         (0..count).map(|_| self.id(field)).collect()
     }

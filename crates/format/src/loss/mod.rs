@@ -263,7 +263,7 @@ pub fn examine(images: &[Vec<u8>], header: &Header, certificate: Certificate) ->
     let mut walks: Vec<Walk> = walks.collect();
     walks.sort_by(|a, b| {
         let of = |walk: &Walk| (walk.has_head(header), walk.first_gap);
-        of(a).cmp(&of(b)).then_with(|| a.images.cmp(&b.images)) // Y5
+        of(a).cmp(&of(b)).then_with(|| a.images.cmp(&b.images)) // Y5: one order on each server
     });
     let Some(mut longest) = walks.pop() else {
         return merged.end(header, certificate);

@@ -226,7 +226,7 @@ pub fn entry_at(segment: &mut [u8], at: usize, bytes_max: usize) -> Option<Mende
     match entry::parse_again(bytes) {
         Ok(entry) if entry.padded_bytes <= bytes_max => Some(Mended::of(at, &entry, flip)),
         _ => {
-            flip.apply(bytes); // M5
+            flip.apply(bytes); // M5: not mended, so flipped back
             None
         }
     }
