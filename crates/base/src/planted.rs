@@ -492,8 +492,8 @@ pub enum Bug {
     /// A request that was admitted before `CLIENT PAUSE` takes effect after the pause was
     /// answered.
     PauseIsNotLookedAt,
-    /// A client that waits for several keys is told only when the first of them has left the
-    /// member.
+    /// A client that waits for several keys is told of a move only when the first of them has left
+    /// the member.
     FirstKeyIsAll,
     /// keys::K1: a request that has waited takes another table than the one that its client's
     /// rights were checked for.

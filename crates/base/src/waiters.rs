@@ -234,7 +234,7 @@ impl Waiters {
     /// A writer has committed elements under a key. `wake` gets the waiters that must look.
     #[inline]
     pub fn wake(&self, key: WaitKey, wake: impl FnMut(Ticket)) {
-        fence(Ordering::SeqCst); // W1
+        fence(Ordering::SeqCst); // W1: between the commit and the look
         if self.shard(key).entries.load(Ordering::Relaxed) > 0 {
             self.wake_queue(key, wake);
         }
