@@ -56,9 +56,9 @@ pub enum Peer {
     /// of its bytes would. Payload: a recipe of `duramen_format`. → as `WriteReplica`, or `Bad`: it
     /// cannot be built here, send the bytes
     BuildReplica(WriteReplica),
-    /// A backup tells a log's master that these replicas were found damaged, until it is told that
-    /// they are not needed. → `NotNeeded` with those that still count. Older members answer that it
-    /// is not understood.
+    /// A backup reports to a log's master that these replicas were found damaged, until the master
+    /// answers that they are not needed. → `NotNeeded` with those that still count. Older members
+    /// answer that it is not understood.
     Damaged {
         log: ServerId,
         segments: Vec<SegmentId>,
