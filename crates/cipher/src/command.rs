@@ -46,7 +46,7 @@ fn output_within(command: &str, within: Duration) -> Result<Zeroizing<Vec<u8>>, 
     let text = receiver.recv_timeout(within).ok().flatten();
     let Some(text) = text else {
         end(&mut child);
-        return Err(Error::Slow { within }); // C1
+        return Err(Error::Slow { within }); // C1: it was ended
     };
     // The command has closed its output, so only its end is missing; more output than a key is an
     // error anyway.

@@ -78,7 +78,7 @@ fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, Error> {
     let mode = metadata.mode() & 0o777;
     if !is_closed(mode, metadata.uid()) {
         let path = path.display().to_string();
-        return Err(Error::Open { path, mode }); // M1
+        return Err(Error::Open { path, mode }); // M1: others may read it
     }
     read_text(file).map_err(failed)
 }
@@ -172,7 +172,7 @@ impl MasterKey {
 
 impl fmt::Debug for MasterKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MasterKey({})", self.id()) // M2
+        write!(f, "MasterKey({})", self.id()) // M2: the id, never the key
     }
 }
 

@@ -85,7 +85,7 @@ impl SectorCipher {
                 self.0.data.decrypt_blocks(blocks(group));
                 mask(group, &masks);
                 for (sector, _) in group.iter_mut().zip(blank).filter(|(_, blank)| *blank) {
-                    sector.fill(0); // X2
+                    sector.fill(0); // X2: it was never written
                 }
             }
             first += GROUP as u64;
