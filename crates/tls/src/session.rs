@@ -291,7 +291,7 @@ impl Session {
             }
         }
         if self.is_handshaking() && self.handshake_bytes > HANDSHAKE_BYTES_MAX {
-            return Err(TlsError::LongHandshake); // E3
+            return Err(TlsError::LongHandshake); // E3: too many bytes before its end
         }
         Ok(match plain {
             0 if self.has_ended => Received::End,
@@ -335,7 +335,7 @@ impl Session {
             if rest.is_empty() || self.is_handshaking() {
                 break;
             }
-            let taken = self.connection.writer().write(rest); // E2
+            let taken = self.connection.writer().write(rest); // E2: all earlier records have left
             match taken.map_err(|error| TlsError::Invalid(error.to_string()))? {
                 0 => break,
                 taken => sent.plain += taken,
