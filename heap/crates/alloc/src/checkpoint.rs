@@ -34,7 +34,7 @@ impl Heap {
         let _alone = self
             .changing
             .write()
-            .unwrap_or_else(PoisonError::into_inner); // Z1
+            .unwrap_or_else(PoisonError::into_inner); // Z1: no allocation meanwhile
         self.clean()?;
         self.store.checkpoint(path, &self.encode())?;
         Ok(())
@@ -109,7 +109,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Checks that chunks and free blocks are disjoint (Z3).
+    /// Checks that chunks are disjoint, and that each has an object table of its own (Z3).
     fn check_apart(&self, source: &Source<'_>, chunks: &[Arc<Chunk>]) -> Result<(), Error> {
         let mut tables: Vec<u32> = chunks.iter().map(|chunk| chunk.table).collect();
         tables.sort_unstable();

@@ -157,7 +157,7 @@ impl Heap {
             let first = chunk.first + u64::from(object) * chunk.stride();
             for page in first..first + chunk.stride() {
                 let place = chunk.place(page).expect("a page of an object has a place");
-                self.forget(&place)?; // O1
+                self.forget(&place)?; // O1: it reads as zeros again
             }
         }
         chunk.give_back(object);

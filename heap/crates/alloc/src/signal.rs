@@ -124,7 +124,7 @@ fn take_over(signal: libc::c_int) -> std::io::Result<()> {
     // SAFETY: plain integers and pointers, for which zero is valid.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = ours();
-    action.sa_mask = foreign_signals(); // H2
+    action.sa_mask = foreign_signals(); // H2: no other handler interrupts ours
     // SAFETY: a set begins with a bit for each of 64 signals, and this one belongs to this
     // function.
     unsafe { *(&raw mut action.sa_mask).cast::<u64>() |= CANCELS };

@@ -126,7 +126,7 @@ impl Objects {
         self.cache.put(u64::from(name), bytes, true, &self.spill())
     }
 
-    /// Reads an object of exactly this length; false: it does not exist.
+    /// Reads an object of exactly this length. Returns false if it does not exist.
     ///
     /// # Errors
     /// Of flash.

@@ -200,10 +200,10 @@ impl ObjectStore {
             filling = core.filling();
         }
         core.flush(&mut filling)?;
-        core.sync()?; // C1
+        core.sync()?; // C1: objects before the file
         core.settle()?;
         let made = self.replace_file(path, blob);
-        core.space.hold_next(); // C2
+        core.space.hold_next(); // C2: its blocks are not filled again
         let replaced = made.is_ok();
         core.unsettle(match &made {
             Ok(()) => Unsettled::Replaced(None),

@@ -423,7 +423,7 @@ impl Core {
             });
         }
         let Some(image) = self.images.of(number) else {
-            return Place::Again; // image::I1
+            return Place::Again; // image::I1: its image has just left the list
         };
         let content = image.read();
         into[..bytes].copy_from_slice(&content.bytes()[from..from + bytes]);

@@ -86,7 +86,7 @@ impl Core {
         let gives_room = !self.space.block(number).is_held();
         let mut went_on = true;
         if self.space.is_worth_it(number) && (gives_room || is_free_enough) {
-            went_on = self.move_out(number, buffer)?; // N3
+            went_on = self.move_out(number, buffer)?; // N3: only with blocks to spare
         }
         if let Some(dense) = &mut self.queue().dense {
             dense.emptied += 1;

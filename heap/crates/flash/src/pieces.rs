@@ -259,7 +259,7 @@ impl Pieces {
             .map_err(Error::device("looking at the checkpoint"))?
             .len();
         match header.file_bytes() {
-            Some(bytes) if bytes == length => {} // F2
+            Some(bytes) if bytes == length => {} // F2: exactly the required length
             Some(bytes) if bytes < length => {
                 return Err(damaged(&what, "it is longer than it says"));
             }
