@@ -22,8 +22,8 @@ const BACKUPS_AT_LEAST: Duration = Duration::from_secs(1);
 /// Interval of the checks whether the disk has answered.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Closes the directory on a thread of its own. False: the disk does not answer, and the process
-/// should end (E5).
+/// Closes the directory on a thread of its own. Returns false if the disk does not answer, so that
+/// the process should end (E5).
 pub(crate) fn close(
     shared: &Arc<Shared>,
     durability: &Arc<Durability>,

@@ -33,15 +33,15 @@ pub struct Addresses {
     pub resp: Vec<SocketAddr>,
     /// RESP with TLS.
     pub tls: Vec<SocketAddr>,
-    /// None = not a member of a cluster.
+    /// The native port; `None` if the server is not a member of a cluster.
     pub native: Option<SocketAddr>,
     /// None = off.
     pub admin: Option<SocketAddr>,
 }
 
 impl Addresses {
-    /// The first RESP address, with TLS if there is such a port: a member announces it, and beside
-    /// it that of its plain port.
+    /// The first RESP address, with TLS if there is such a port. A member announces this address,
+    /// and beside it the address of its plain port.
     pub fn for_clients(&self) -> SocketAddr {
         let first = self.tls.first().or(self.resp.first());
         *first.expect("a server has a RESP port")
@@ -80,7 +80,7 @@ pub struct Server {
     /// The thread that loads the data; None once it has ended.
     loader: Option<JoinHandle<Result<(), ServerError>>>,
     admin: Option<Admin>,
-    /// None = not a member of a cluster.
+    /// The member's life; `None` if the server is not a member of a cluster.
     life: Option<Lifeline>,
     /// Removes the Unix socket for RESP at the end.
     _socket: Option<SocketFile>,
@@ -169,7 +169,8 @@ impl Server {
     ) -> Result<Server, ServerError> {
         config.check()?;
         fit_to_machine(&mut config)?;
-        // From now on it depends on no other setting: `level` may change while the server runs.
+        // The directory is fixed here, because it depends on `level`, which may change while the
+        // server runs.
         if let Some(dir) = config.data_dir() {
             config.dir = dir.display().to_string();
         }
@@ -337,7 +338,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Waits until the threads have ended. False: one is stuck.
+    /// Waits until the threads have ended. Returns false if one is stuck.
     fn is_ended(&self) -> bool {
         let shared = &self.shared;
         shared
@@ -366,7 +367,7 @@ impl Server {
         &self.shared
     }
 
-    /// The ways by which connections come to the server's threads.
+    /// The ways by which other threads pass connections to the server's threads.
     pub fn doors(&self) -> &Arc<Doors> {
         &self.doors
     }
@@ -381,10 +382,10 @@ impl Server {
     /// clean.
     ///
     /// # Errors
-    /// [`ServerError::Store`]: this failed; acknowledged data is safe nevertheless.
-    /// [`ServerError::LifeOver`]: the server stopped because the cluster no longer counts this
-    /// member. [`ServerError::Stuck`]: a thread did not end in time. It is left running, and the
-    /// process should end.
+    /// [`ServerError::Store`]: the note could not be written; acknowledged data is safe
+    /// nevertheless. [`ServerError::LifeOver`]: the server stopped because the cluster no longer
+    /// counts this member. [`ServerError::Stuck`]: a thread did not end in time. It is left
+    /// running, and the process should end.
     ///
     /// # Panics
     /// If a reactor thread panicked.
@@ -402,7 +403,7 @@ impl Server {
         {
             return Err(self.stuck());
         }
-        // One may have committed until now.
+        // One of these threads may have been in a commit until now.
         for thread in self.threads.drain(..) {
             thread.join().expect("a reactor thread panicked");
         }
@@ -495,7 +496,7 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
 }
 
 impl Server {
-    /// A thread of it does not end; it is left running.
+    /// Leaves a thread running that does not end, and returns the error for it.
     fn stuck(self) -> ServerError {
         let table = self.shared.table_of_waits();
         self.shared.audit().end();

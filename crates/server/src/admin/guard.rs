@@ -1,12 +1,12 @@
 //! Logins of admin HTTP: the users of the RESP port, by HTTP Basic.
 //!
 //! **Invariants**
-//! - G1: a guarded page is made only after the check: for a user that may run the page's command.
-//!   A request without a login has the rights of the default user, if that needs no password, and
-//!   if the users of the cluster are known (users::V4).
-//!   With TLS and `tls-auth-clients yes` it must have shown a certificate; a probe need not.
-//! - G2: a failed login is slowed, counted and recorded as one of the RESP port, together with
-//!   those of the same address there.
+//! - G1: a guarded page is made only after the check: for a user that may run the page's command. A
+//!   request without a login has the rights of the default user, if that needs no password, and if
+//!   the users of the cluster are known (users::V4). With TLS and `tls-auth-clients yes`, the
+//!   client must also have shown a certificate; a probe needs none.
+//! - G2: a failed login is slowed, counted and recorded as a failed login at the RESP port is. The
+//!   failures of one address at both ports count together.
 
 use axum::Extension;
 use axum::extract::{Request, State};
@@ -31,7 +31,7 @@ const PORT: &str = "admin-http";
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
-    /// With TLS: whether it has shown a certificate of an authority that is trusted.
+    /// Whether the client has shown a certificate of a trusted authority; `None` without TLS.
     pub(super) certificate: Option<bool>,
 }
 
@@ -112,8 +112,8 @@ pub(super) async fn admit(
 }
 
 impl Guard {
-    /// The user of a request, or the refusal and the time before which it must not be sent.
-    /// `login`: `None`: there is none; `Some(None)`: it is malformed.
+    /// The user of a request, or the refusal and the time before which it must not be sent. `login`
+    /// is `None` if the request has no login, and `Some(None)` if its login is malformed.
     fn user(
         &self,
         login: Option<Option<Login>>,
@@ -144,8 +144,8 @@ impl Guard {
         })
     }
 
-    /// Whether a user may run the command; if not, the refusal. A client that has given no login is
-    /// asked for one.
+    /// Checks whether a user may run the command; returns the refusal if not. A client that has
+    /// given no login is asked for one.
     fn allows(&self, user: &User, has_login: bool, peer: SocketAddr) -> Result<(), Refusal> {
         let Guard { shared, command } = self;
         if user.has(command, shared.acl().catalog()) {

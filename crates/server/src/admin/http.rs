@@ -1,5 +1,5 @@
-//! Connections and routes of admin HTTP, with limits on both, over TLS if the settings say so, to
-//! users that may read them.
+//! Connections and routes of admin HTTP. Both have limits; connections use TLS if the settings say
+//! so. A page is served only to a user who may read it.
 
 use super::exposition::Format;
 use super::guard::{Guard, Peer, admit};
@@ -38,8 +38,8 @@ const CONNECTIONS_MAX: usize = 32;
 /// Limits of a request's headers: time until they are complete, and size in bytes.
 const HEADERS_WITHIN: Duration = Duration::from_secs(2);
 const HEADERS_BYTES_MAX: usize = 16 << 10;
-/// Maximum age of a connection, which serves one request. So peers that do not read do not keep
-/// their places for long.
+/// Maximum age of a connection, which serves one request. The limit bounds how long a peer that
+/// does not read keeps its place.
 const CONNECTION_FOR: Duration = Duration::from_secs(5);
 
 const INDEX: &str = "\
@@ -148,7 +148,7 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) 
     let _ = connection.await;
 }
 
-/// The connection after the handshake; `None`: there was none.
+/// Returns the connection after the handshake; `None` if the handshake failed.
 async fn encrypted(stream: TcpStream, certificates: &Certificates) -> Option<TlsStream<TcpStream>> {
     let peer = stream.peer_addr().ok()?;
     let config = match certificates.config() {

@@ -1,8 +1,8 @@
 //! The ways into the reactor threads: connections that other threads have accepted, and the turn
 //! of the long pipelines.
 //!
-//! **Concurrency.** Any thread hands a connection over; the thread that owns it takes it. The
-//! locks are held for a look.
+//! **Concurrency.** Any thread hands a connection over; the thread that owns it takes it. A lock is
+//! held only while the list behind it is read or changed.
 
 mod bell;
 mod pipeline_turn;
@@ -26,9 +26,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Incoming {
     pub(crate) fd: OwnedFd,
     pub(crate) peer: SocketAddr,
-    /// None: its bytes are not encrypted.
+    /// The TLS session; `None` if the connection is not encrypted.
     pub(crate) tls: Option<Box<Session>>,
-    /// None: RESP.
+    /// The state of a native client's connection; `None` for a RESP client.
     pub(crate) native: Option<NativeStart>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Door {
     pub(crate) bell: Arc<EventBell>,
     /// Number of the connections that the thread owns, and of those handed over but not yet taken.
     connections: AtomicUsize,
-    /// Sockets that other threads accepted for this thread; `None`: it has ended.
+    /// Sockets that other threads accepted for this thread; `None` once this thread has ended.
     incoming: Mutex<Option<Vec<Incoming>>>,
 }
 
@@ -127,8 +127,8 @@ impl Doors {
     }
 
     /// Takes over a native client's connection after both hellos. `tls`: its session, if the
-    /// connection is encrypted. `received`: the bytes received after the client's hello,
-    /// decrypted. False: there are too many clients.
+    /// connection is encrypted. `received`: the bytes received after the client's hello, decrypted.
+    /// Returns false if there are too many clients.
     pub fn hand_over_native(
         &self,
         fd: OwnedFd,
@@ -155,7 +155,8 @@ impl Doors {
         &self.threads[number]
     }
 
-    /// The thread that owns the fewest connections; `preferred` if several own as few.
+    /// The thread that owns the fewest connections. If several own equally few, and `preferred` is
+    /// one of them, it is returned.
     pub(crate) fn least_connections(&self, preferred: usize) -> usize {
         let connections =
             |thread: &usize| self.threads[*thread].connections.load(Ordering::Relaxed);

@@ -1,11 +1,12 @@
 //! The turn of the long pipelines (input::R3).
 //!
-//! **Concurrency**: one lock, taken only for connections that the room for all does not serve.
+//! **Concurrency**: one lock, taken only for connections that need more than the room that all
+//! connections share.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Clients are named by their ids.
+/// The holder of the turn and the queue behind it; clients are named by their ids.
 #[derive(Default)]
 pub(crate) struct PipelineTurn(Mutex<Queue>);
 
@@ -20,8 +21,9 @@ impl PipelineTurn {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the client has the turn now. Otherwise it waits behind those that asked before. Its
-    /// connection calls [`leave`](Self::leave) afterwards, in both cases.
+    /// Asks for the turn; returns whether the client has it now. Otherwise the client waits behind
+    /// those that asked before. In both cases its connection calls [`leave`](Self::leave)
+    /// afterwards.
     pub(crate) fn ask(&self, client: u64) -> bool {
         let mut queue = self.lock();
         if queue.holder.is_none() && queue.waiting.front().is_none_or(|first| *first == client) {

@@ -1,12 +1,12 @@
 //! Clients on this machine: the memory that the server shares with each of them.
 //!
 //! **Invariants**
-//! - L1: at most `local-clients` clients have shared memory, and it is counted from before it is
-//!   made until it is given back and unmapped here. It is resident all the time, so its size is its
-//!   cost.
-//! - L2: the memory of a client that has closed its socket, or has taken all replies, is the
-//!   system's again, also if the client keeps its mapping, or the descriptor. Otherwise the memory
-//!   of clients that come and go would be charged to this server's group, without a limit.
+//! - L1: at most `local-clients` clients have shared memory, and each counts from before its memory
+//!   is made until the memory is given back and unmapped here. The memory is resident all the time,
+//!   so its size is its cost.
+//! - L2: the memory of a client that has closed its socket, or has taken all replies, goes back to
+//!   the system, even if the client keeps its mapping or the descriptor. Otherwise the memory of
+//!   clients that come and go would be charged to this server's group, without a limit.
 //!
 //! **Concurrency**: any thread; memory is made on a thread of its own, because that takes up to
 //! 10 ms.
@@ -21,20 +21,20 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-/// A refused client uses TCP. One that cannot may ask again after this time.
+/// A refused client uses TCP. A client that cannot use TCP may ask again after this time.
 const REFUSED_MS: u32 = 1_000;
 
 /// The memory shared with one client. Unmapped before it is given back (L1).
 pub(crate) struct LocalRings {
     pub(crate) rings: Rings,
-    /// L1
+    /// The client's place among the `local-clients` (L1).
     _seat: LocalSeat,
 }
 
 impl Doors {
     /// Takes over the connection of a native client on this machine, a Unix socket, after both
-    /// hellos: gives the client the memory for all later frames. False: there are too many clients,
-    /// or no memory.
+    /// hellos: gives the client the memory for all later frames. Returns false if there are too
+    /// many clients, or there is no memory.
     pub fn hand_over_local(&self, fd: OwnedFd, peer: SocketAddr) -> bool {
         if !self.shared.threads.enter(self.shared.config().maxclients) {
             return false;

@@ -6,8 +6,8 @@
 //! - B2: a batch without an answer is sent again while its receiver is up. The receiver recognizes
 //!   it by its number and delivers it once ([`Heard`]).
 //! - B3: the messages that wait for a member are bounded: beyond [`WAITING_BYTES_MAX`] later ones
-//!   are dropped for it. As in Redis, a message is delivered at most once, and nothing waits for
-//!   it.
+//!   are dropped for it. As in Redis, a message is delivered at most once, and no client waits for
+//!   its delivery.
 //!
 //! **Concurrency** none: one owner, the node's thread.
 
@@ -105,7 +105,8 @@ impl Broadcast {
         due
     }
 
-    /// A member has answered its batch, or cannot understand it (true); or there is no answer.
+    /// Ends the wait for an answer to a batch. `is_done` is true if the member has answered the
+    /// batch or cannot understand it, and false if there was no answer.
     pub fn answered(&mut self, server: ServerId, is_done: bool, now_us: u64) {
         let Some(link) = self.links.get_mut(&server) else {
             return;
@@ -124,7 +125,7 @@ impl Broadcast {
     }
 }
 
-/// The numbers of the last batches that other members have sent.
+/// For each other member, the number of the last batch that it has sent.
 #[derive(Default)]
 pub(super) struct Heard {
     numbers: BTreeMap<ServerId, u64>,

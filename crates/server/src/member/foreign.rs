@@ -1,4 +1,5 @@
-//! Answers that a server which is no member yet gives and gets: words for the log and for others.
+//! Answers given and received by a server that is no member yet, as texts for the log and for other
+//! servers.
 
 use super::mail::Mail;
 use duramen_net::{ConnectionId, Hub, Message, Payload, Reason};

@@ -48,7 +48,7 @@ pub(crate) struct Home {
 pub(crate) struct Size {
     pub mode: Mode,
     pub wal_bytes: u64,
-    /// For all replicas together.
+    /// Disk space for all replicas together.
     pub disk_bytes: u64,
     /// Maximum memory for replica data that is not in frames yet.
     pub copies_bytes: u64,
@@ -59,8 +59,8 @@ pub(crate) fn is_home(dir: &Path) -> bool {
     dir.join(FILE).exists()
 }
 
-/// The id of the cluster to which the directory's member belongs; `NONE`: any cluster. An unusable
-/// directory gives `NONE`, and is refused by [`Home::open`].
+/// The id of the cluster to which the directory's member belongs; `NONE` if it is not known. An
+/// unusable directory gives `NONE` too; [`Home::open`] refuses that directory.
 pub(crate) fn cluster_id(dir: &Path) -> ClusterId {
     match identity::read(dir) {
         Ok(Content::Slots(identity)) => identity.id,
@@ -163,7 +163,7 @@ impl Home {
     /// Stores the id, synced (Y1).
     ///
     /// # Errors
-    /// It is not stored; it can be tried again.
+    /// The id is not stored; the call can be repeated.
     pub fn store_id(&self, server: ServerId) -> std::io::Result<()> {
         identity::store(&self.dir, &self.identity(Some(server)))
     }
@@ -171,8 +171,8 @@ impl Home {
     /// Opens the replicas for other masters; creates the backup if there is none yet.
     ///
     /// # Errors
-    /// [`ServerError::Backup`]; [`ServerError::Config`]: it was created for segments of another
-    /// size.
+    /// [`ServerError::Backup`]; [`ServerError::Config`] if the backup was created for segments of
+    /// another size.
     pub fn open_backup(
         &self,
         settings: &ClusterSettings,

@@ -101,7 +101,7 @@ fn write_whole(path: &Path, identity: &Identity) -> Result<()> {
 /// Changes the file, durably.
 ///
 /// # Errors
-/// A crash may leave either identity; it can be tried again.
+/// The old identity or the new one is in the file, also after a crash; the call can be repeated.
 pub(super) fn store(dir: &Path, identity: &Identity) -> Result<()> {
     let mut options = File::options();
     options.read(true).write(true);

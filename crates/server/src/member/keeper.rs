@@ -255,7 +255,7 @@ impl Run {
         });
     }
 
-    /// Commits what is due. `false`: the disk failed.
+    /// Commits the writes that are due. Returns false if the disk failed for good.
     fn settle(&mut self) -> bool {
         let own = self.clock;
         let clock = move || own.now_us();

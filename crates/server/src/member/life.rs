@@ -53,7 +53,8 @@ const WORKERS: usize = 2;
 /// A coordinator that does not answer is asked again after this time, counted from the last
 /// movement of its connection (member::N11).
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// And after this time although its connection moves: another coordinator may be faster.
+/// A coordinator that has not answered after this time is given up although its connection moves:
+/// another one may be faster.
 const PATIENCE_MAX: Duration = Duration::from_secs(30);
 /// Bytes of replicas that are kept in memory, sorted, while logs are recovered: a 32nd of the
 /// budget, within these bounds, in addition to the budget.
@@ -75,9 +76,9 @@ pub(crate) type Opens = Receiver<Result<(), ServerError>>;
 /// The ports of this member, for the coordinator.
 #[derive(Clone, Debug)]
 pub(crate) struct Ports {
-    /// With TLS, if there is such a port.
+    /// The RESP port: the one with TLS, if there is such a port.
     pub resp: u16,
-    /// Without TLS, beside one with TLS.
+    /// The RESP port without TLS, if there is also one with TLS.
     pub plain: Option<u16>,
     pub admin: Option<u16>,
 }

@@ -1,7 +1,7 @@
 //! Coordinators that leave everything unanswered on a connection that stays open.
 //!
-//! Something between may keep a connection to a process that is gone, and then no error ever ends
-//! it. Such a coordinator is asked through a new connection.
+//! A device between the two sides may keep a connection to a process that is gone, and then no
+//! error ever ends the connection. Such a coordinator is asked through a new connection.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ const SILENT: Duration = Duration::from_secs(5);
 pub(super) struct Silence(HashMap<String, Instant>);
 
 impl Silence {
-    /// A request is about to be sent. True: the connection there must be closed first.
+    /// Notes that a request is about to be sent to this address. Returns true if the connection
+    /// there must be closed first.
     pub fn asks(&mut self, address: &str) -> bool {
         let Some(since) = self.0.get_mut(address) else {
             self.0.insert(address.to_owned(), Instant::now());
@@ -27,7 +28,8 @@ impl Silence {
         is_silent
     }
 
-    /// An answer, or a part of one, or the connection's end.
+    /// Notes that the coordinator at this address is not silent: an answer came, a part of one, or
+    /// the connection's end.
     pub fn heard(&mut self, address: &str) {
         self.0.remove(address);
     }

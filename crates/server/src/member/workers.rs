@@ -124,8 +124,8 @@ impl<M> Drop for Workers<M> {
 
 /// Interval at which the disk is checked for work.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Buffered bytes are synced when there are this many, before the close of a segment or the end of
-/// a second requires it: masters wait for those syncs.
+/// Buffered bytes are synced as soon as there are this many. Otherwise the close of a segment or
+/// the end of a second would require a longer sync, for which masters wait.
 const SYNC_AHEAD_BYTES: u64 = 256 << 10;
 /// Pause after a step that was not possible (a full disk).
 const TRY_AGAIN: Duration = Duration::from_millis(200);
@@ -139,7 +139,7 @@ pub(super) struct Chores {
 }
 
 impl Chores {
-    /// `scrub_ms`: time for the verification of one frame; 0 = none is verified.
+    /// `scrub_ms` is the time for the verification of one frame; with 0, no frame is verified.
     pub fn start(
         backup: Arc<Backup>,
         scrub_ms: Arc<AtomicU64>,

@@ -1,7 +1,7 @@
 //! Native clients' requests: frames of all connections of a round become batches of the engine.
 //!
 //! [`Servant`] of `node` executes them. Here the requests are decoded in the receive buffer,
-//! hinted, and run in order, like the RESP commands (`exec::batch::group`).
+//! prefetched, and run in order, like the RESP commands (`executor::batch::group`).
 //!
 //! **Invariants**
 //! - Y1: everything that a request wrote or saw joins its client's wait before the next request
@@ -119,7 +119,7 @@ impl Views for CurrentView<'_> {
         self.cache.get(self.membership)
     }
 
-    /// pause::P2
+    /// The milliseconds for which a pause delays writes; `None` if there is no pause (pause::P2).
     #[inline]
     fn writes_wait_ms(&mut self) -> Option<u32> {
         match self.shared.commands.gate() & global::PAUSED {
@@ -131,7 +131,7 @@ impl Views for CurrentView<'_> {
 
 /// Runs native clients' requests for one reactor thread.
 pub(crate) struct Executor {
-    /// None: no member yet.
+    /// The part of the node that executes requests; `None` until this server is a member.
     servant: Option<Servant>,
     cache: ViewCache,
     pace: Pace,
@@ -251,7 +251,8 @@ impl Executor {
     }
 }
 
-/// Runs one frame, and answers it. False: it needs an entry on flash, and is not answered (Y4).
+/// Runs one frame, and answers it. Returns false if the frame needs an entry on flash, and is not
+/// answered (Y4).
 #[inline]
 fn run_one(
     round: &mut Round<'_>,
@@ -362,7 +363,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// pause::P2: after how many milliseconds a request is to be sent again that a pause delays.
+    /// The milliseconds after which a request that a pause delays is to be sent again (pause::P2).
     #[cold]
     fn paused_ms(&self, asked: &ClientRequest<'_>) -> Option<u32> {
         match asked.request {
@@ -404,8 +405,8 @@ impl<'a> Round<'a> {
         waits
     }
 
-    /// Runs the operations of a request that are not refused, as one request, and answers all.
-    /// Returns whether it was answered.
+    /// Runs those operations of a request that are not refused, as one request, and answers all
+    /// operations. Returns whether it was answered.
     #[cold]
     fn serve_parts(
         &mut self,
@@ -570,7 +571,8 @@ fn log_in(shared: &Shared, login: &Login<'_>, header: &Header, turn: &mut Turn<'
     }
 }
 
-/// Notes the flash entries that a request needs; it stands behind a request that waits for flash.
+/// Notes the flash entries that a request needs while the request stands behind one that waits for
+/// flash.
 #[cold]
 fn ahead_of(shared: &Shared, guard: &Guard<'_>, client: &mut Client, decoded: &Decoded<'_>) {
     let Decoded::Request(asked) = decoded else {

@@ -11,8 +11,8 @@
 //! | ping | none | none |
 //!
 //! **Invariants**
-//! - R1: a request is served only after [`check`] has allowed it, or those of its parts that are
-//!   served; all other code of this port gets the parts that it allows.
+//! - R1: a request, or a part of one, is served only after [`check`] has allowed it. All other code
+//!   of this port gets only the allowed parts.
 //! - R2: the rights are those of the user as it was when the client's turn began (permit::U2).
 //! - R3: a client that has not logged in has the rights of the default user, if that needs no
 //!   password; otherwise it may ping and log in.
@@ -64,7 +64,7 @@ impl Refusal {
         }
     }
 
-    /// `None`: it is no denial for the logs.
+    /// The reason for the logs; `None` if the refusal counts as no denial.
     fn reason(self) -> Option<Reason> {
         match self {
             Refusal::LogIn | Refusal::UnknownTable => None,
@@ -79,7 +79,7 @@ impl Refusal {
 pub(super) enum Verdict<'a> {
     Allowed,
     Refused(Refusal),
-    /// Of several operations, some are refused.
+    /// Some of the request's operations are refused.
     Parts(Parts<'a>, Vec<Option<Refusal>>),
 }
 
@@ -156,7 +156,7 @@ fn note_parts(
     refused: &[Option<Refusal>],
 ) {
     if refused.first() == Some(&Some(Refusal::LogIn)) {
-        return; // it holds for all parts, and is no denial
+        return; // an unknown table holds for all parts, and is no denial
     }
     let tables = Tables::of(shared);
     let mut denied: Vec<Reason> = Vec::new();
@@ -215,14 +215,14 @@ impl<'s> Tables<'s> {
 /// The rights that an operation needs.
 struct Wanted<'a> {
     spec: &'static Spec,
-    /// `None`: all keys of the table.
+    /// The key; `None` if the operation covers all keys of the table.
     key: Option<&'a [u8]>,
     access: Access,
     table: TableId,
 }
 
 impl<'a> Wanted<'a> {
-    /// Of the objects of a whole table.
+    /// The rights to enumerate the objects of a whole table.
     fn of_enumeration(table: TableId) -> [Wanted<'a>; 2] {
         [SCAN, GET].map(|spec| Wanted {
             spec,

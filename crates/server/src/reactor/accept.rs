@@ -135,7 +135,7 @@ fn welcome(here: Here<'_>, fd: OwnedFd, peer: SocketAddr, is_tls: bool, places: 
     }
 }
 
-/// The session of a connection that was accepted at a TLS port. None: there is no certificate.
+/// The session of a connection that was accepted at a TLS port; `None` if there is no certificate.
 fn new_session(shared: &Shared) -> Option<Box<Session>> {
     match shared.settings.certificates().session() {
         Ok(session) => Some(Box::new(session)),
@@ -151,11 +151,12 @@ fn reject(here: Here<'_>, fd: &OwnedFd, is_tls: bool, why: &[u8]) {
     if is_tls {
         return; // a text before the handshake would not be understood
     }
-    // A new socket has room for a line; if not, the close informs the peer.
+    // A new socket usually has room for a line; if it has none, the close alone informs the peer.
     let _ = rustix::net::send(fd, why, SendFlags::NOSIGNAL);
 }
 
-/// Makes a connection from an accepted socket that is already counted. None: there was no room.
+/// Makes a connection from an accepted socket that is already counted; returns `None` if there was
+/// no room.
 pub(super) fn own(here: Here<'_>, incoming: Incoming, places: &mut Places<'_>) -> Option<Token> {
     let Incoming {
         fd,

@@ -8,11 +8,11 @@ pub(super) fn has_slack(capacity: usize, used: usize) -> bool {
     capacity > SLACK_BYTES.max(2 * used)
 }
 
-/// Bytes in the order of their arrival. Without memory if empty.
+/// Bytes in the order of their arrival. An empty backlog owns no memory.
 #[derive(Default)]
 pub(super) struct Backlog {
     bytes: Vec<u8>,
-    /// The first bytes, which have run.
+    /// The number of bytes at the front whose requests have run.
     run: usize,
 }
 
@@ -45,7 +45,7 @@ impl Backlog {
         &mut self.bytes
     }
 
-    /// Moves the bytes into a vector with more room; returns the memory of before.
+    /// Moves the bytes into a vector with more room; returns the vector that had them until now.
     pub(super) fn move_to(&mut self, mut roomy: Vec<u8>) -> Vec<u8> {
         roomy.extend_from_slice(self.get());
         self.run = 0;

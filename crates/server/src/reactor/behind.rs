@@ -13,14 +13,14 @@ const AHEAD_PART: usize = 16;
 pub(super) const BEHIND_MS: u64 = 100;
 /// See input::R4.
 const FULL_MS: u64 = 5_000;
-/// Bytes of the request that waits for elements and of those behind it from which nothing more is
-/// received. The end of a client that has sent more is hidden behind bytes that its own system
-/// keeps.
+/// Most bytes that are received from a client whose first request waits for elements, that request
+/// included. If the client has sent more, its end is not noticed: it lies behind bytes that the
+/// client's own system keeps.
 const PARKED_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Default)]
 pub(super) struct Behind {
-    /// A client may be behind with its replies, and wait for room (input::R2).
+    /// Whether a client may be behind with its replies, and wait for room (input::R2).
     is_any: bool,
     next_ms: u64,
 }
@@ -132,7 +132,8 @@ pub(super) fn has_room_for_parked(here: Here<'_>, connection: &Connection) -> bo
             < here.config.pipeline_bytes_max()
 }
 
-/// Whether the connection has the turn, for which it asks if it needs it (input::R3).
+/// Whether the connection has the turn of the long pipelines; asks for the turn if the connection
+/// needs it (input::R3).
 fn has_turn(here: Here<'_>, connection: &mut Connection) -> bool {
     if matches!(connection.turn, RoomTurn::Has { .. }) {
         return true;
@@ -153,7 +154,7 @@ fn has_turn(here: Here<'_>, connection: &mut Connection) -> bool {
     has
 }
 
-/// Ends its turn, or its wait for it, if it does not need more room.
+/// Ends the connection's turn, or its wait for the turn, if it does not need more room.
 #[inline]
 pub(super) fn settle_turn(here: Here<'_>, connection: &mut Connection) {
     if connection.turn == RoomTurn::None {
@@ -210,7 +211,7 @@ pub(super) fn keeps_turn_too_long(here: Here<'_>, connection: &Connection, stall
 }
 
 impl Connection {
-    /// Ends its turn, or its wait for it (input::R3).
+    /// Ends the connection's turn, or its wait for the turn (input::R3).
     pub(super) fn end_turn(&mut self, doors: &Doors) {
         if std::mem::replace(&mut self.turn, RoomTurn::None) != RoomTurn::None {
             doors.pipeline_turn.leave(self.record.id);

@@ -25,8 +25,8 @@ impl Reactor {
         self.traffic.holds.next_commit(here, may_commit)
     }
 
-    /// Commits on this thread, and releases the replies that are durable then. None: the disk
-    /// answered late, and another thread serves the clients.
+    /// Commits on this thread, and releases the replies that are durable then. Returns `None` if
+    /// the disk answered late and another thread serves the clients now.
     pub(super) fn commit_here(self: Box<Self>, level: Level) -> Option<Box<Self>> {
         let Some(durability) = self.traffic.thread.shared().durability().cloned() else {
             return Some(self);

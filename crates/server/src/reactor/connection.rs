@@ -24,40 +24,41 @@ pub(super) struct Connection {
     pub(super) parse: ParseState,
     /// The requests at the front of its input, parsed, if they are long and are shown again soon.
     pub(super) parsed: Option<Parsed>,
-    /// None: its bytes are not encrypted.
+    /// The state of TLS; `None` if the connection is not encrypted.
     pub(super) tls: Option<Tls>,
-    /// None: the protocol is RESP.
+    /// The state of the native protocol; `None` if the protocol is RESP.
     pub(super) native: Option<Native>,
-    /// Received but not executed yet; without memory if empty.
+    /// Bytes that were received but have not run; without memory if empty.
     pub(super) input: Backlog,
     /// Replies; the kernel has taken the first `sent` bytes. Between rounds without memory if
     /// empty.
     pub(super) output: Vec<u8>,
     pub(super) sent: usize,
-    /// Bytes of the replies that its turns had, the last ones most.
+    /// Bytes of replies to expect from its next turn: those of the last turn, or half of the former
+    /// value if that is more.
     pub(super) replies_bytes: usize,
     /// Capacity of both buffers when it was last looked at (`BufferPool::note_memory`).
     pub(super) memory: usize,
-    /// Its last held replies became errors after `reply-timeout`.
+    /// Whether its last held replies became errors after `reply-timeout`.
     pub(super) gave_up: bool,
     /// When the client last took replies, in milliseconds of the server's clock.
     pub(super) taken_at_ms: u64,
     pub(super) turn: RoomTurn,
     /// The events that epoll watches.
     pub(super) interest: EventFlags,
-    /// Close when the replies are sent; nothing more is read.
+    /// Whether to close the connection once its replies are sent; nothing more is read from it.
     pub(super) closing: bool,
     pub(super) waits_for: WaitsFor,
     /// Replies that wait for the log; nothing is received meanwhile, even if `waits_for` is
     /// `Input`.
     pub(super) held: Option<HeldReplies>,
-    /// The client's state after its last turn whose replies were true.
+    /// The client's state after the last turn whose replies did not become errors.
     pub(super) mode: Mode,
-    /// The replies of its last turn waited for the disk.
+    /// Whether the replies of its last turn waited for the disk.
     pub(super) writes: bool,
-    /// Its last effects may have made a mailbox crowded.
+    /// Whether its last effects may have made a mailbox crowded.
     pub(super) crowds: bool,
-    /// It got messages in this round, which are not sent yet.
+    /// Whether it got messages in this round that are not sent yet.
     pub(super) has_messages: bool,
     /// The connection's replies wait for those of requests that need flash, at most until this
     /// time, in milliseconds of the server's clock; 0 = they do not wait.
@@ -79,7 +80,7 @@ pub(super) struct Native {
 pub(super) struct Parsed {
     pub(super) requests: Requests,
     pub(super) bytes: usize,
-    /// Those used for parsing: they may have changed since.
+    /// The limits that were used for parsing; the settings may have changed since.
     pub(super) limits: Limits,
 }
 
@@ -128,7 +129,7 @@ pub(super) enum Sent {
 const SEND_BYTES_MAX: usize = 1 << 20;
 
 impl Connection {
-    /// Its client needs no password.
+    /// Logs in as the default user, who needs no password.
     pub(super) fn log_in_by_default(&mut self, shared: &Shared) {
         self.client.log_in_by_default(shared);
         self.mode = self.client.mode();
@@ -203,8 +204,8 @@ impl Connection {
         }
     }
 
-    /// Whether its client will not read replies: its side is closed or reset. `half`: also if it
-    /// sends nothing more, and may still read.
+    /// Whether the client will not read replies, because its side is closed or reset. With `half`,
+    /// a client counts too that sends nothing more but may still read.
     pub(super) fn has_left(&self, half: bool) -> bool {
         let mut left = PollFlags::HUP | PollFlags::ERR;
         left.set(PollFlags::RDHUP, half);
@@ -245,13 +246,14 @@ impl Connection {
         self.input.capacity() + self.output.capacity() + self.encrypted_unsent()
     }
 
-    /// Whether its output has memory that the replies do not need which the client is slow to take.
+    /// Whether the output has more memory than its unsent replies need.
     pub(super) fn has_slack(&self) -> bool {
         has_slack(self.output.capacity(), self.unsent_bytes())
     }
 
-    /// Gives back such memory. Returns the buffer of before, if another one is in its place:
-    /// `roomy`, or one of the right length.
+    /// Gives back memory that the unsent replies do not need. They move into `roomy`, or into a
+    /// buffer of the right length, and the former buffer is returned; a long one is shrunk in place
+    /// instead.
     pub(super) fn fit_output(&mut self, roomy: Option<Vec<u8>>) -> Vec<u8> {
         if self.output.capacity() > KEPT_BYTES_MAX && roomy.is_none() {
             self.drop_sent();
@@ -335,7 +337,7 @@ impl Connection {
         self.tls.as_ref().is_some_and(|tls| !tls.is_open())
     }
 
-    /// As [`send`](Self::send), of a connection with TLS: so many plain bytes may be sent.
+    /// As [`send`](Self::send), for a connection with TLS, of which `plain_bytes` may be sent.
     fn send_encrypted(&mut self, plain_bytes: usize, now_ms: u64) -> (Sent, usize) {
         let Some(tls) = &mut self.tls else {
             return (Sent::Failed, 0);

@@ -51,7 +51,7 @@ impl From<EventData> for Token {
 
 #[derive(Default)]
 struct Slot {
-    /// Grows when the slot is given back, so that late events for its last connection are
+    /// Grows when the slot is given back, so that late events for the slot's former connection are
     /// recognised. Starts at 1.
     generation: u32,
     connection: Option<Box<Connection>>,
@@ -100,7 +100,7 @@ impl Connections {
             .filter(|entry| entry.used && entry.generation == token.generation())
     }
 
-    /// None: closed, or taken out.
+    /// The token's connection; `None` if it is closed or was taken out.
     pub(super) fn get(&self, token: Token) -> Option<&Connection> {
         self.slots
             .get(token.slot())

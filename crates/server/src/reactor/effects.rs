@@ -7,14 +7,14 @@
 //! - D2: a client whose effects make a mailbox crowded is not read from before the mailbox is not
 //!   crowded any more (registry::P3).
 //! - D3: a message is appended to the output of its client, behind whole replies. The outputs are
-//!   sent once per round, or earlier, when the messages for one client, or for all, are long: so
-//!   the copies that were not yet shown to the kernel are bounded, however many patterns match. A
-//!   client that does not take its messages is closed at `output-limit`, and at `output-pause`
-//!   while the outputs of all clients together are longer than `pipeline-memory`. That holds for
+//!   sent once per round, or earlier if the messages for one client, or for all, are long. This
+//!   bounds the copies that the kernel has not seen yet, however many patterns match. A client that
+//!   does not take its messages is closed at `output-limit`, and at `output-pause` while the
+//!   outputs of all clients together are longer than `pipeline-memory`. The two limits hold for
 //!   subscribers, monitors and clients that track keys.
 //! - D4: a client whose socket is full costs no system call until it is writable.
-//! - D5: messages come for every connection of the thread: also for one that spinning has received
-//!   from, which is out of its slot and in the group (`Traffic::connection`).
+//! - D5: messages come for every connection of the thread, also for one that is out of its slot and
+//!   in the group because spinning has received from it (`Traffic::connection`).
 //! - D6: messages for clients of one channel, and for nobody else in this round, are encoded into
 //!   one buffer. A client with nothing unsent gets them from there by one system call, without a
 //!   copy in its output; what its socket does not take is appended as in D3.
@@ -40,7 +40,7 @@ const APPENDED_BYTES_MAX: usize = 16 << 20;
 /// Bytes of messages with the same receivers that are encoded together.
 const RUN_BYTES_MAX: usize = 64 << 10;
 
-/// Messages one behind the other that have the same receivers, as far as they fit into one buffer.
+/// Splits messages into runs of neighbours that have the same receivers and fit into one buffer.
 fn runs(publications: &[Arc<Publication>]) -> impl Iterator<Item = &[Arc<Publication>]> {
     let mut bytes = 0;
     publications.chunk_by(move |one, next| {
@@ -164,8 +164,8 @@ fn give_messages(
     bytes.len()
 }
 
-/// Sends messages to a client that has no output before them (D6); closes it if its peer is
-/// gone, then `None`. Returns the number of bytes that its socket has taken.
+/// Sends messages to a client that has no output before them (D6). Returns the number of bytes that
+/// its socket has taken; if its peer is gone, closes the connection and returns `None`.
 fn send_straight(traffic: &mut Traffic, token: Token, bytes: &[u8]) -> Option<usize> {
     let is_stopping = traffic.thread.stop_deadline().is_some();
     let connection = traffic

@@ -1,10 +1,10 @@
 //! Connections whose requests wait for flash: their entries are fetched in parallel, then the
 //! requests continue.
 //!
-//! A request that met entries on flash has not run (`command::cold`). Its connection is
-//! parked: it requests these entries, and those that the requests behind it will need. Other
-//! connections continue. When all entries have arrived, they are lent to the session, and the
-//! requests are presented again as the connection's next turn. So the order of its replies is kept.
+//! A request that met entries on flash has not run (`command::cold`). Its connection is parked: it
+//! requests these entries, and those that the requests behind it will need. Other connections
+//! continue. When all entries have arrived, they are lent to the session, and the requests are
+//! presented again as the connection's next turn. This keeps the order of the connection's replies.
 //!
 //! **States of a connection** (with `WaitsFor`): queued → fetching → complete → presented again.
 //! Queued (`Flash` and its token in `queue`): the reads in flight leave no room. Fetching (`Flash`,
@@ -22,8 +22,8 @@
 //!   `Tier::fetch_bytes` ([`LISTS_PART`]). Only lists with the lengths of longer entries stay, as
 //!   the requests cannot find these lengths; such connections are first in the queue (F7).
 //! - F2: a connection is in `queue` once, or has `missing` fetches that name it. Each fetch ends
-//!   exactly once, with its bytes or an error. After the last, the connection
-//!   continues in the next round, or with its release. So no connection is forgotten.
+//!   exactly once, with its bytes or an error. After the last one, the connection continues in the
+//!   next round, or when its held replies are released; no connection is forgotten.
 //! - F3: fetched bytes belong to the waiting connection: a connection that is closed gives back its
 //!   part of F1, and fetches without a waiting connection are dropped.
 //! - F4: the session forgets lent entries after the next group, and when no connection waits any
@@ -66,7 +66,7 @@ const LISTS_PART: usize = 4;
 /// See F5. Longer than a tick of the scheduler: if this timer is the next of all timers, it costs
 /// as much as it saves.
 const CORK_MS: u64 = 5;
-/// Maximum bytes of replies that wait this way.
+/// Maximum bytes of replies that wait in this way (F5).
 const CORK_BYTES_MAX: usize = 16 << 10;
 
 /// The bytes of a read, or the reason why it failed.
@@ -97,15 +97,15 @@ pub(super) struct FlashReads {
     /// Connections whose replies wait (F5), or waited, and the end of the wait, in milliseconds of
     /// the server's clock.
     corked: VecDeque<(u64, Token)>,
-    /// See F1.
+    /// The most bytes that may be fetched at once (F1).
     bytes: usize,
     /// Length of all lists of entries to be fetched (F1).
     listed: usize,
     /// The kernel has not accepted the submitted reads: they must be submitted again.
     stuck: bool,
-    /// The session may have lent entries.
+    /// Whether the session may have lent entries.
     lent: bool,
-    /// How often the session was made to forget them.
+    /// How often the session was made to forget the lent entries.
     forgotten: u64,
     /// Memory of the last round.
     ended: Vec<(u64, Read)>,
@@ -242,7 +242,8 @@ impl FlashReads {
         }
     }
 
-    /// F5. To be called after `park`, before anything is sent.
+    /// Lets the replies of a parked connection wait (F5). To be called after `park`, before
+    /// anything is sent.
     pub(super) fn cork(&mut self, here: Here<'_>, token: Token, connection: &mut Connection) {
         let waits = connection.waits_for == WaitsFor::Flash && connection.held.is_none();
         let bytes = connection.unsent_bytes();
@@ -254,7 +255,7 @@ impl FlashReads {
         }
     }
 
-    /// F5: a connection whose replies have waited long enough; they are to be sent.
+    /// Returns a connection whose replies have waited long enough, and are to be sent (F5).
     pub(super) fn uncork_late(
         &mut self,
         here: Here<'_>,
@@ -573,7 +574,8 @@ impl FlashReads {
         Some(parked)
     }
 
-    /// F4. Called between groups.
+    /// Makes the session forget the lent entries when they are not needed any more (F4). Called
+    /// between groups.
     pub(super) fn forget_fetched(&mut self, executor: &mut Executor) {
         if std::mem::take(&mut self.lent)
             && let Some(session) = executor.session()
@@ -584,7 +586,7 @@ impl FlashReads {
     }
 }
 
-/// See F1.
+/// The most bytes that may be fetched at once (F1).
 fn bytes_max(here: Here<'_>) -> usize {
     here.shared.tier().map_or(0, |tier| tier.fetch_bytes())
 }

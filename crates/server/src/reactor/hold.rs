@@ -35,9 +35,9 @@
 //! - I8: a turn without replies and effects (`CLIENT REPLY OFF`, a slice of a long script) is not
 //!   held, unless a command in it has its own wait (WAITAOF, SAVE). The first turn behind it that
 //!   has some waits for its data too.
-//! - I9: `held_since_ms` tells since when this thread has acknowledged less than it should. A reply
-//!   that was given up counts until its wait is over: clients that give up soon do not end the
-//!   outage. A command's own wait (WAIT, SAVE) does not count: its client chose it.
+//! - I9: `held_since_ms` is the time since which this thread has acknowledged less than it should.
+//!   A reply that was given up counts until its wait is over: clients that give up soon do not end
+//!   the outage. A command's own wait (WAIT, SAVE) does not count: its client chose it.
 
 use super::connection::{Connection, WaitsFor};
 use super::connections::Token;
@@ -67,11 +67,11 @@ const ORPHAN_BYTES_MAX: usize = 64 << 20;
 
 /// The state of a connection whose held replies were checked.
 pub(super) enum Checked {
-    /// It holds none.
+    /// The connection holds no replies.
     Free,
-    /// They still wait.
+    /// Its replies still wait.
     Held,
-    /// They may be sent, perhaps replaced by errors.
+    /// Its replies may be sent, perhaps replaced by errors.
     Released,
 }
 
@@ -81,8 +81,8 @@ pub(super) struct Holds {
     tokens: Vec<Token>,
     /// Number of connections whose last turn waited for the disk.
     writers: usize,
-    /// Requests of native clients wait for the log, and must be finished even if their connections
-    /// are gone.
+    /// Whether requests of native clients wait for the log, and must be finished even if their
+    /// connections are gone.
     unfinished: bool,
     /// Replies of closed connections whose effects wait (I7).
     orphans: Vec<HeldReplies>,
@@ -111,7 +111,7 @@ fn earlier(a_ms: u64, b_ms: u64) -> u64 {
 }
 
 impl Holds {
-    /// A group has run: the result of the last check of the right to answer is from before.
+    /// A group has run: the result of the last check of the right to answer is too old now.
     pub(super) fn group_ran(&mut self) {
         self.may_reply = None;
     }
@@ -136,8 +136,8 @@ impl Holds {
         (self.deadline_ms > 0 && waits).then_some(self.deadline_ms)
     }
 
-    /// Requests of native clients wait for the log, and must be finished even if their connections
-    /// are gone.
+    /// Notes whether requests of native clients wait for the log, and must be finished even if
+    /// their connections are gone.
     pub(super) fn note_unfinished(&mut self, unfinished: bool) {
         self.unfinished = unfinished;
     }
@@ -294,7 +294,8 @@ impl Holds {
         !self.is_empty() && here.thread.commits.count() != self.seen
     }
 
-    /// A check of all held replies begins: returns their connections, and why the log fails.
+    /// Begins a check of all held replies; returns their connections, and the reason if the log
+    /// fails.
     pub(super) fn begin_check(&mut self, here: Here<'_>) -> (Vec<Token>, Option<String>) {
         // Read before the check: a commit during the check causes another one.
         self.seen = here.thread.commits.count();
@@ -342,7 +343,7 @@ impl Holds {
         Checked::Released
     }
 
-    /// All were checked; `tokens` still wait.
+    /// Ends the check: the replies of `tokens` still wait.
     pub(super) fn end_check(
         &mut self,
         here: Here<'_>,
@@ -513,7 +514,7 @@ fn finish(here: Here<'_>, connection: &mut Connection, state: WaitState, release
     }
 }
 
-/// Whether effects of `bytes` may wait beside others: those of one connection always.
+/// Whether effects of `bytes` may wait beside others. If no others wait, they always may.
 fn has_room_for_orphan(waiting_bytes: u64, bytes: usize) -> bool {
     waiting_bytes == 0 || waiting_bytes + bytes as u64 <= ORPHAN_BYTES_MAX as u64
 }

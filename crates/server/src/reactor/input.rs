@@ -1,5 +1,5 @@
 //! From events to requests: each ready connection is received from and parsed, as long as there is
-//! room for what its client does not take.
+//! room for the replies that its client does not take.
 //!
 //! A client may send a long pipeline and read no reply before the last request is sent. It waits
 //! for us to receive, and we wait for it to take replies; so one side must keep the bytes.
@@ -7,17 +7,18 @@
 //! **Invariants**
 //! - R1: a connection whose unsent replies exceed `output-pause` runs its requests, and is received
 //!   from, only while the buffers of all connections together leave room (`pipeline-memory`):
-//!   requests run in the first half of it and up to `behind::AHEAD_PART` of `output-limit`, so that
-//!   a later large reply still fits; they are received in all of it.
+//!   requests run while the first half of that room lasts, and up to `behind::AHEAD_PART` of
+//!   `output-limit`, so that a later large reply still fits; bytes are received while any of the
+//!   room is left.
 //! - R2: a connection that waits for this room is looked at every `behind::BEHIND_MS`: other
 //!   clients leave room without an event of its own.
-//! - R3: one connection at a time has a turn: it may have as much again for itself. Otherwise
-//!   several could share the room, and each would wait for the rest of it. Connections with bytes
-//!   to receive wait for the turn in the order of their requests, and do not stall meanwhile. The
-//!   turn ends when all that was received has run and is taken down to `output-pause`, so all
-//!   connections together never have more than twice the room.
-//! - R4: while others wait, the client that has the turn must take its replies, when there are any
-//!   to take: for each part of the size of the room it has `output-stall`, and once more. If its
+//! - R3: one connection at a time has the turn: it may use a second room of the same size alone.
+//!   Otherwise several connections could share the room, and each would wait for the part that the
+//!   others have. Connections with bytes to receive wait for the turn in the order of their
+//!   requests, and do not stall meanwhile. The turn ends when all that was received has run and is
+//!   taken down to `output-pause`, so all connections together never have more than twice the room.
+//! - R4: while others wait, the client that has the turn must take its replies, if there are any.
+//!   It has `output-stall` once, and once more for each part of them as large as the room. If its
 //!   pipeline does not fit even alone, it must begin to take them within `behind::FULL_MS`.
 //!   Otherwise it is closed.
 
@@ -68,9 +69,10 @@ impl Traffic {
         match connection.waits_for {
             WaitsFor::Input => {}
             WaitsFor::Output { .. } => return self.receive_behind(connection),
-            // A script whose client has gone is dropped, also if it stands in line, as is an EXEC
-            // or a combination in parts. TCP does not tell whether a client that sends nothing more
-            // still reads: it is waited for until its script is busy.
+            // A script whose client has gone is dropped, even if the script only stands in line; so
+            // is an EXEC, or a combination that runs in parts. TCP does not show whether a client
+            // that sends nothing more still reads: the server waits for it until its script is
+            // busy.
             WaitsFor::Turn
                 if let Some(is_busy) = self.executor.script_of(&connection.client)
                     && connection.has_left(is_busy) =>
@@ -118,7 +120,7 @@ impl Traffic {
             Received::Nothing => Next::Rest,
             Received::Progress => Next::Settle,
             Received::End => {
-                // Noticed again when its requests have run.
+                // The end is noticed again when the client's requests have run.
                 connection.waits_for = WaitsFor::Output { ended: true };
                 Next::Settle
             }
@@ -156,7 +158,7 @@ impl Traffic {
 
     fn continue_once(&mut self, token: Token, connection: &mut Connection) -> Next {
         if connection.held.is_some() {
-            // Its release continues it.
+            // The release of its held replies continues the connection.
             connection.waits_for = WaitsFor::Turn;
             return Next::Rest;
         }
@@ -291,7 +293,7 @@ fn consumed(bytes: usize, input: &[u8]) -> Consumed {
 }
 
 impl Connection {
-    /// Keeps requests that did not run: their parsing would take long again.
+    /// Keeps requests that did not run parsed, because parsing them again would take long.
     pub(super) fn keep_parsed(
         &mut self,
         requests: Requests,
@@ -309,8 +311,8 @@ impl Connection {
         None
     }
 
-    /// Those requests, if there are any, and their limits, which hold for their rest too; else
-    /// those of `now`.
+    /// The requests that were kept parsed, and the limits of their parsing, which hold for the rest
+    /// of the input too. Without such requests, the limits of `now`.
     fn take_parsed(&mut self, now: impl FnOnce(&Connection) -> Limits) -> (Option<Parsed>, Limits) {
         let known = self.parsed.take();
         let limits = match &known {

@@ -1,12 +1,12 @@
-//! Connections whose first request waits for elements (BLPOP): how they park, and what shows the
-//! request again.
+//! Connections whose first request waits for elements (BLPOP): how they park, and which events show
+//! the request again.
 //!
 //! **Invariants**
 //! - K1: a parked connection (`WaitsFor::Key`) costs no work: it is in the queues of its keys
 //!   (`Shared::waiters`), and in [`Waits::ends`] if its wait has an end.
-//! - K2: a client that is told to look, and whose requests cannot run now, gives up its place, and
-//!   so does one whose connection is closing: no other client waits for its disk, or until it takes
-//!   its replies (waiters::W3).
+//! - K2: a client gives up its place if it is to look again but its requests cannot run now, or if
+//!   its connection is closing. So no other client waits for this client's disk, or until this
+//!   client takes its replies (waiters::W3).
 //! - K3: the end of a parked client is noticed: it is received from, behind its request, as long as
 //!   there is room (`behind::PARKED_BYTES_MAX`); then epoll watches for the end of its stream
 //!   alone.
@@ -14,9 +14,10 @@
 //!   without a system call; the round after that takes events, so a chain of clients that wake each
 //!   other keeps nobody out.
 //! - K5: a client that `CLIENT PAUSE` holds is closed when it ends its stream, as by Redis: its
-//!   request would take effect much later, and nobody would get the reply. It is sent earlier
-//!   replies first. One whose request is only put off, because of reserved keys or of keys that no
-//!   server serves, is served if it sends nothing more, as by a Redis that runs a script.
+//!   request would take effect much later, and nobody would get the reply. Earlier replies are sent
+//!   to it first. A client whose request is only put off, because of reserved keys or of keys that
+//!   no server serves, is still served after it has ended its stream, as by a Redis that runs a
+//!   script.
 
 use super::connection::{Connection, WaitsFor};
 use super::connections::{Connections, Token};
@@ -41,12 +42,12 @@ pub(super) struct Waits {
     ends: BTreeSet<(u64, Token)>,
     /// Connections that `CLIENT PAUSE` holds back.
     paused: Vec<Token>,
-    /// Some of the connections that continue in the next round were woken (K4).
+    /// Whether some of the connections that continue in the next round were woken (K4).
     shows_woken: bool,
 }
 
 impl Connection {
-    /// Whether it is paused, and is closed when its client ends its stream (K3, K5).
+    /// Whether the connection is paused, and is closed when its client ends its stream (K3, K5).
     pub(super) fn is_watched_in_pause(&self) -> bool {
         let WaitsFor::Pause { until_ms } = self.waits_for else {
             return false;
@@ -161,7 +162,7 @@ impl Waits {
         connections.put(token, connection);
     }
 
-    /// A client was told to look again.
+    /// Shows the request of a client again that has been woken by a message.
     pub(super) fn show_client_again(
         &mut self,
         here: Here<'_>,
@@ -199,7 +200,7 @@ impl Waits {
         std::mem::take(&mut self.shows_woken)
     }
 
-    /// Shows requests again whose time is over.
+    /// Shows requests again whose wait has reached its end.
     pub(super) fn show_late(&mut self, connections: &mut Connections, executor: &Executor) {
         let now_ms = clock::now_ms();
         while let Some((end_ms, token)) = self.ends.first().copied()

@@ -72,7 +72,8 @@ impl Rings {
         }
     }
 
-    /// An event at the socket of a connection, which is out of its slot. False: the client is gone.
+    /// Handles an event at the socket of a connection, which is out of its slot. Returns false if
+    /// the client is gone.
     fn heard(&mut self, token: Token, connection: &mut Connection, flags: EventFlags) -> bool {
         let is_open = flags.contains(EventFlags::IN) && bells(&connection.fd);
         if let Some(local) = connection.local_mut() {
@@ -91,13 +92,15 @@ impl Rings {
         std::mem::take(&mut self.awake)
     }
 
-    /// Those that are left of [`take_awake`](Self::take_awake); others may have been woken since.
+    /// Puts back the connections that are left of [`take_awake`](Self::take_awake); others may have
+    /// been woken since.
     fn put_back(&mut self, mut awake: Vec<Token>) {
         awake.append(&mut self.awake);
         self.awake = awake;
     }
 
-    /// Before the thread sleeps: asks for bells. False: there is input, and it must not sleep (C2).
+    /// Asks for bells before the thread sleeps. Returns false if there is input, so that the thread
+    /// must not sleep (C2).
     pub(super) fn may_sleep(&mut self, connections: &mut Connections) -> bool {
         let mut all = true;
         self.awake.retain(|token| {
@@ -117,8 +120,8 @@ impl Rings {
         all
     }
 
-    /// Whether this look covers the sockets too: each does, or, if there are awake connections, one
-    /// of so many.
+    /// Whether this look covers the sockets too. Every look does if no connection is awake,
+    /// otherwise one in `looks`.
     #[inline]
     pub(super) fn looks_at_sockets(&mut self, looks: u32) -> bool {
         self.looks = self.looks.wrapping_add(1);
@@ -154,7 +157,7 @@ impl Reactor {
             }
             self.traffic.receive(token);
         }
-        // It is in the group; the end is reported again.
+        // The connection is in the group; its end is reported again.
     }
 
     /// Receives from all awake connections whose rings have input.
@@ -167,7 +170,7 @@ impl Reactor {
         self.rings.put_back(awake);
     }
 
-    /// False: the connection is gone.
+    /// Looks at the ring of one connection. Returns false if the connection is gone.
     fn look_at_ring(&mut self, token: Token) -> bool {
         let Some(connection) = self.traffic.connections.get_mut(token) else {
             return self.traffic.connections.is_used(token);
@@ -189,7 +192,7 @@ impl Reactor {
         hot.is_some_and(|hot| hot.local().is_some())
     }
 
-    /// Takes the events of the sockets without sleeping, in one of so many looks.
+    /// Takes the events of the sockets without sleeping, in one of `looks` calls.
     pub(super) fn poll_sockets(&mut self, events: &mut Vec<Event>, looks: u32) {
         if self.rings.looks_at_sockets(looks) {
             self.poll_events(events, Some(ZERO));

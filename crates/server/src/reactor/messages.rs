@@ -22,7 +22,7 @@ impl Reactor {
     /// Settings changed, a pause ended, connections were handed over, or the server stops.
     fn look_again(&mut self) {
         self.adopt();
-        // There may be a password, or a time for it, from now on.
+        // There may be a password, or a time limit for it, from now on.
         let is_open = self.traffic.thread.shared().acl().is_open();
         self.traffic.sweeps.note_stranger(!is_open);
         self.deliveries.close_unentitled(&mut self.traffic);

@@ -6,8 +6,8 @@
 //! that input, output and prefetched entries stay in the cache.
 //!
 //! **Invariants**
-//! - I1: a connection is in its slot or in the group (`Groups`, `native::Round`), never in both;
-//!   messages come for both (effects::D5).
+//! - I1: a connection is in its slot or in the group (`Groups`, `native::Round`), never in both.
+//!   Messages may come for it in either place (effects::D5).
 //! - I2: a connection without a partial request and without unsent replies owns no buffer.
 //! - I3: the memory of a connection is bounded: input by the request limit and `pipeline-memory`,
 //!   output by `output-limit`; both by `preauth-limit` before the password. Memory of buffers that
@@ -16,9 +16,9 @@
 //!   or behind with its replies (input::R1), and for writing only while it has replies that may be
 //!   sent. A socket that was not drained is reported again, after all others.
 //!
-//! **Parts.** Each part owns its fields and lies in a file of its own. It gets what it needs lent:
-//! `Here`, a connection that is out of its slot, other parts. It says what becomes of the
-//! connection, and `Traffic` leads it there. `Reactor` runs the rounds.
+//! **Parts.** Each part owns its fields and lies in a file of its own. It borrows the rest for a
+//! call: `Here`, a connection that is out of its slot, other parts. It returns the connection's
+//! next step, which `Traffic` takes. `Reactor` runs the rounds.
 //!
 //! **Concurrency.** Everything here belongs to one thread at a time (standby::Y1); other threads
 //! reach it through its mailbox.
@@ -137,7 +137,7 @@ struct Traffic {
 }
 
 impl Reactor {
-    /// To be called on the reactor's own thread.
+    /// Makes a reactor. To be called on the reactor's own thread.
     ///
     /// # Errors
     /// [`ServerError`] if the engine or the kernel has no room for another thread.
@@ -161,8 +161,8 @@ impl Reactor {
         }))
     }
 
-    /// Serves until the server stops (true), or until another thread serves because a commit took
-    /// long here.
+    /// Serves the clients. Returns true when the server stops, and false when another thread has
+    /// taken over because a commit took long here.
     fn run(mut self: Box<Self>) -> bool {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
@@ -224,8 +224,8 @@ impl Reactor {
 
     /// Runs one round over the events of epoll and the work left from the last round.
     fn round(&mut self, events: &[epoll::Event]) {
-        // Before requests: a client that sends one after it has the reply of PUBLISH, by whatever
-        // connection, gets the message first.
+        // Messages come before requests: a client that sends a request after the reply of PUBLISH,
+        // by whatever connection, gets the published message first.
         if self.traffic.me().mailbox.has_messages() {
             self.take_messages();
         }
@@ -285,9 +285,9 @@ impl Reactor {
         } else if flags
             .intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR | epoll::EventFlags::RDHUP)
         {
-            // Not readable and dead: its peer sends nothing more and takes no replies. Or it waits
-            // for elements, or for the end of a pause, and has ended its stream (key_waits::K3,
-            // key_waits::K5).
+            // The socket is not readable, and the connection is dead: its peer sends nothing more
+            // and takes no replies. Or the connection waits for elements, or for the end of a
+            // pause, and its stream has ended (key_waits::K3, key_waits::K5).
             self.traffic.close(token);
         }
     }
@@ -314,7 +314,7 @@ impl Reactor {
                 sweeps: &mut self.traffic.sweeps,
             };
             let token = own(here, incoming, &mut places);
-            // From a thread that accepts, none comes after the listeners were closed.
+            // No thread that accepts hands a connection over after the listeners were closed.
             if let Some(token) = token.filter(|_| here.stops) {
                 self.traffic.close(token);
             }

@@ -5,7 +5,7 @@ use super::receive::Source;
 pub(super) enum Next {
     /// It goes back into its slot: nothing about it has changed.
     Rest,
-    /// As `Rest`, and nothing more is received from it now: epoll does not report it.
+    /// As `Rest`, but nothing more is received from it now, and epoll does not report it.
     Mute,
     /// Its requests are parsed.
     Parse(Source),

@@ -74,8 +74,8 @@ impl BufferPool {
         self.bytes += capacity;
     }
 
-    /// Drops what the pool keeps in vain, before it gets a large buffer: a shorter one, or small
-    /// ones that nobody has taken.
+    /// Makes room for a large buffer: drops a shorter large buffer, or small ones that nobody has
+    /// taken.
     fn make_room(&mut self, capacity: usize) {
         let shorter = |buffer: &Vec<u8>| buffer.capacity() < capacity;
         if self.large.len() >= LARGE_MAX
@@ -95,9 +95,9 @@ impl BufferPool {
         }
     }
 
-    /// Reports the memory that a connection's buffers had, to the heap, whenever it has changed: a
-    /// buffer that grows frees the memory that it had before. To be called before a connection is
-    /// put back, and after it has received.
+    /// Reports the former memory of a connection's buffers to the heap as freed, whenever it has
+    /// changed: a buffer that grows frees the memory that it had before. To be called before a
+    /// connection is put back, and after it has received.
     pub(super) fn note_memory(&mut self, connection: &mut Connection) {
         let memory = connection.memory();
         if memory != connection.memory {
@@ -129,8 +129,8 @@ impl BufferPool {
 }
 
 impl Traffic {
-    /// Sends replies; false: the peer is gone, or exceeds `output-limit`, or `preauth-limit` before
-    /// the password.
+    /// Sends replies. Returns false if the peer is gone, or its output exceeds `output-limit`, or
+    /// `preauth-limit` before the password.
     pub(super) fn send(&mut self, connection: &mut Connection) -> bool {
         let (sent, bytes) = connection.send(self.thread.now_ms());
         if bytes > 0 {
@@ -191,7 +191,7 @@ impl Traffic {
         if connection.closing && connection.client.key_wait.waits() {
             self.waits.end(self.thread.here(), token, &mut connection); // key_waits::K2
         }
-        // It may have sent `RESET`.
+        // The client may have sent `RESET`, which logs it out.
         let is_stranger = !connection.client.is_authenticated();
         self.sweeps.note_stranger(is_stranger);
         settle_turn(self.thread.here(), &mut connection);
@@ -203,10 +203,10 @@ impl Traffic {
     }
 }
 
-/// Whether a connection's output is not longer than `output-limit`, and before the password not
-/// longer than `preauth-limit`; otherwise it is to be closed, which is counted here.
+/// Whether a connection's output is within `output-limit`, and before the password within
+/// `preauth-limit`. If it is not, the connection is to be closed, which this call counts.
 pub(super) fn is_within_limit(here: Here<'_>, connection: &Connection) -> bool {
-    // One that has removed its own user is closing.
+    // A client that has removed its own user is closing.
     let is_known =
         connection.client.is_authenticated() || here.shared.acl().is_open() || connection.closing;
     let config = here.config;

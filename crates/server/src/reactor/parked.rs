@@ -69,17 +69,18 @@ impl FetchedEntry {
     }
 }
 
-/// The state of a connection whose fetches have all ended.
+/// The result for a connection whose fetches have all ended.
 pub(super) enum Ended {
     /// Its requests can be presented again.
     Whole,
-    /// It has given up so many bytes, and needs more than these.
+    /// It has given up its `given_up` bytes, and needs more than these.
     Needs { given_up: usize },
 }
 
 impl Parked {
-    /// `needed`: by the first request; `ahead`: by those behind it; `kept`: entries that were lent
-    /// to the first request before. `in_parts`: it can use a first part of those that it needs.
+    /// `needed` are the entries that the first request needs, `ahead` those of the requests behind
+    /// it, and `kept` those that were lent to the first request before. With `in_parts`, the first
+    /// request can use a first part of its entries.
     pub(super) fn new(
         needed: Vec<Cold>,
         mut ahead: Vec<Cold>,
@@ -159,7 +160,8 @@ impl Parked {
         self.failed = failed.collect();
     }
 
-    /// One fetch has ended. `lent`: as in [`FetchedEntry`]. True: it was the last one.
+    /// Notes that one fetch has ended; `lent` is as in [`FetchedEntry`]. Returns true if it was the
+    /// last one.
     pub(super) fn ended(&mut self, asked: Cold, outcome: &Outcome, lent: u64) -> bool {
         match outcome {
             Ok(Some((cold, bytes))) => self.fetched.push(FetchedEntry {
@@ -177,13 +179,13 @@ impl Parked {
         self.missing == 0
     }
 
-    /// One fetch continues, with so many bytes more.
+    /// One fetch continues: its entry has `bytes` more than assumed.
     pub(super) fn grows(&mut self, bytes: usize) {
         self.bytes += bytes;
     }
 
-    /// One fetch has shown that the entry is longer, and there was no room. True: it was the last
-    /// one.
+    /// Notes a fetch which has shown that the entry is longer, and that there was no room for it.
+    /// Returns true if it was the last fetch.
     pub(super) fn ended_short(&mut self, longer: WantedEntry) -> bool {
         self.longer.push(longer);
         self.missing -= 1;
@@ -192,7 +194,7 @@ impl Parked {
 
     /// All fetches have ended. Entries that had no room are requested again, together with the
     /// others, now that their length is known. If the others were kept meanwhile, connections could
-    /// wait for each other's room for ever. `most`: the bytes of reactor::flash::F1.
+    /// wait for each other's room for ever. `most` is the limit of reactor::flash::F1.
     pub(super) fn all_ended(&mut self, most: usize, may_give_up: impl FnOnce() -> bool) -> Ended {
         let ahead = std::mem::take(&mut self.ahead);
         let is_needed = |want: &WantedEntry| !ahead.contains(&want.asked.key());
@@ -233,8 +235,8 @@ impl Parked {
         Ended::Needs { given_up }
     }
 
-    /// Lends all fetched entries that the session does not have. Returns the bytes of all, and
-    /// those that are not there.
+    /// Lends all fetched entries that the session does not have. Returns the bytes of all fetched
+    /// entries, and the entries that it could not lend, with the reasons.
     pub(super) fn lend(
         &mut self,
         forgotten: u64,

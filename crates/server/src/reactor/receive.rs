@@ -20,7 +20,8 @@ const RECEIVE_BYTES: usize = 64 << 10;
 const JOIN_BYTES_MAX: usize = 16 << 10;
 /// Maximum memory that a long request reserves ahead of its bytes.
 const RESERVE_BYTES_MAX: usize = 1 << 20;
-/// See tls::H3: so a storm of new connections delays other clients by a few milliseconds.
+/// The bound of tls::H3: a storm of new connections delays other clients by only a few
+/// milliseconds.
 const HANDSHAKES_MAX: usize = 8;
 
 /// The buffer into which all connections of a group receive.
@@ -85,7 +86,8 @@ impl Receive {
         range
     }
 
-    /// Drops the first `consumed` bytes of the input and keeps the rest; None: drops all.
+    /// Drops the first `consumed` bytes of the input and keeps the rest; with `None`, drops all of
+    /// it.
     pub(super) fn keep_rest(
         &self,
         connection: &mut Connection,
@@ -262,7 +264,7 @@ pub(super) fn note_received(here: Here<'_>, connection: &Connection, bytes: usiz
 }
 
 /// Bytes that may be received from a client that has not authenticated: here it never has more than
-/// `preauth-limit`, whether its requests run or not. None: it has authenticated.
+/// `preauth-limit`, whether its requests run or not. `None` for a client that has authenticated.
 #[inline]
 fn left_for(here: Here<'_>, connection: &Connection) -> Option<usize> {
     if connection.client.is_authenticated() || here.shared.acl().is_open() {
@@ -272,11 +274,11 @@ fn left_for(here: Here<'_>, connection: &Connection) -> Option<usize> {
         .config
         .preauth_limit_bytes
         .saturating_sub(connection.input.len());
-    Some(left.max(1)) // a request that is too long is known by its next byte
+    Some(left.max(1)) // one byte more shows that a request is too long
 }
 
-/// A long request that is to be received into memory of the pool, if it has such memory. Only as
-/// many as the pool keeps have more than they have sent.
+/// A long request that is to be received into memory of the pool, if it has such memory. So only as
+/// many connections as the pool has large buffers own more memory than they have sent bytes.
 fn lend_memory(connection: &mut Connection, buffers: &mut BufferPool) {
     let needed = connection.bytes_needed();
     if needed > connection.input.capacity()
@@ -326,7 +328,7 @@ fn receive_own(connection: &mut Connection, left: Option<usize>) -> Received {
 const PLAIN_REDIS: &[u8] =
     b"-ERR this port speaks TLS: connect with TLS, for example redis-cli --tls\r\n";
 
-/// Sends what the handshake has to say; counts one that is over.
+/// Sends the handshake's output; counts a handshake that is over.
 fn handshake_moved(here: Here<'_>, connection: &mut Connection) {
     let Connection {
         tls: Some(tls), fd, ..

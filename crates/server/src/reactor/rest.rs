@@ -20,7 +20,7 @@ pub(super) struct Rest {
     /// The connection of the last round, if it was the only one and its client does not wait for a
     /// key: spinning polls it directly.
     hot: Option<Token>,
-    /// The last round did not ask for events.
+    /// Whether the last round did not ask for events.
     without_events: bool,
 }
 
@@ -47,8 +47,8 @@ impl Rest {
         }
     }
 
-    /// Whether the next round does without events: clients were woken (`wakes`), and the last round
-    /// had events (key_waits::K4).
+    /// Whether the next round does not ask for events, because clients were woken (`wakes`) and the
+    /// last round has asked (key_waits::K4).
     fn does_without_events(&mut self, wakes: bool) -> bool {
         self.without_events = wakes && !self.without_events;
         self.without_events
@@ -128,8 +128,8 @@ impl Reactor {
         }
     }
 
-    /// Spins for at most `spin_us`; true: there is work (in `events`, in the mailbox, or already
-    /// received).
+    /// Spins for at most `spin_us`. Returns true if there is work: in `events`, in the mailbox, or
+    /// already received.
     fn spin(&mut self, events: &mut Vec<epoll::Event>, spin_us: u64) -> bool {
         let started = Instant::now();
         let mut before = Duration::ZERO;

@@ -12,9 +12,9 @@ pub(super) struct Local {
     memory: LocalRings,
     /// See local::C1.
     is_awake: bool,
-    /// The client is gone; its last requests may be in the ring.
+    /// Whether the client is gone; its last requests may still be in the ring.
     has_ended: bool,
-    /// The client wrote an impossible counter (local::C4).
+    /// Whether the client wrote an impossible counter (local::C4).
     is_corrupt: bool,
 }
 
@@ -28,8 +28,8 @@ impl Local {
         }
     }
 
-    /// The connection ends: see doors::rings::L2. A client that is still there may take its last
-    /// replies.
+    /// Gives the memory back when the connection ends (doors::rings::L2), unless the client is
+    /// still there and has not taken its last replies.
     pub(super) fn give_back(&self, socket: &OwnedFd) {
         if self.memory.rings.is_all_taken() || is_hung_up(socket) {
             self.memory.rings.give_back();
@@ -40,7 +40,7 @@ impl Local {
         self.is_corrupt
     }
 
-    /// The thread looks at it from now on. True: it did so before.
+    /// The thread looks at the ring from now on. Returns whether it did so before.
     pub(super) fn wake(&mut self) -> bool {
         std::mem::replace(&mut self.is_awake, true)
     }
@@ -52,7 +52,8 @@ impl Local {
         self.has_ended |= has_ended;
     }
 
-    /// Asks for a bell. False: there is input, or an impossible counter, which receiving finds.
+    /// Asks for a bell. Returns false if there is input, or an impossible counter, which receiving
+    /// finds.
     pub(super) fn may_sleep(&mut self) -> bool {
         let sleeps = self.memory.rings.may_sleep_for_bytes() == Ok(true);
         self.is_awake = !sleeps;
@@ -102,7 +103,8 @@ impl Local {
         }
     }
 
-    /// Bytes that can be received now. 1 for an impossible counter, which receiving finds.
+    /// The number of bytes that can be received now; 1 for an impossible counter, which receiving
+    /// finds.
     pub(super) fn readable(&mut self) -> usize {
         self.memory.rings.readable().unwrap_or(1)
     }

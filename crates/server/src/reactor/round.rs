@@ -33,8 +33,8 @@ pub(super) const TURN_REQUESTS_MAX: usize = 1024;
 /// Maximum request tables that are kept; a group rarely has more connections.
 const TABLES_MAX: usize = 128;
 
-/// Requests that are shown again within this time stay parsed: they would be parsed several times,
-/// and their tables are not kept for the length of a `CLIENT PAUSE`.
+/// Requests that are shown again within this time stay parsed, as they would otherwise be parsed
+/// several times. Later ones do not, so that no table is kept for the length of a `CLIENT PAUSE`.
 const SHOWN_SOON_MS: u64 = 100;
 
 /// Memory of a group that the next one reuses.
@@ -148,8 +148,8 @@ impl Groups {
     }
 }
 
-/// Whether requests that did not run are shown again soon: perhaps again and again, as those that
-/// meet a reserved key.
+/// Whether requests that did not run are shown again soon, perhaps again and again, as those are
+/// that meet a reserved key.
 fn is_shown_soon(ending: Ending, now_ms: u64) -> bool {
     match ending {
         Ending::Open | Ending::Cold => true,
@@ -328,8 +328,8 @@ impl Traffic {
         self.waits.show_woken(here, connections, &mut self.executor);
     }
 
-    /// The event for which a connection waits that has requests which did not run. `kept`: entries
-    /// that were read from flash for it, and not used.
+    /// The event that a connection waits for if some of its requests did not run. `kept` are
+    /// entries that were read from flash for it, and not used.
     #[inline]
     fn next_wait(
         &mut self,
@@ -364,7 +364,7 @@ impl Traffic {
         }
     }
 
-    /// Its requests met entries on flash, and wait for these.
+    /// Parks a connection whose requests met entries on flash until these are fetched.
     pub(super) fn park(
         &mut self,
         token: Token,
@@ -376,7 +376,8 @@ impl Traffic {
             .park(here, token, connection, kept, connections, &self.watch);
     }
 
-    /// The executor stopped early: the rest is parsed again from its beginning.
+    /// The length of the requests that have run if the executor stopped early: the rest is parsed
+    /// again from its beginning.
     fn executed_bytes(
         &mut self,
         connection: &mut Connection,
@@ -405,7 +406,7 @@ fn refuse(here: Here<'_>, connection: &mut Connection, error: ProtocolError) {
     connection.closing = true;
 }
 
-/// Length of the first `executed` requests of `input`; None: all of it.
+/// Length of the first `executed` requests of `input`; `None` if these are all of it.
 fn bytes_of(limits: &Limits, input: &[u8], executed: usize, groups: &mut Groups) -> Option<usize> {
     if executed == 0 {
         return Some(0);

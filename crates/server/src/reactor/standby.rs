@@ -10,8 +10,8 @@
 //! - Y2: one reactor is aside at any time, and only for a commit of its thread. Commits exclude
 //!   each other, so one thread that stands by is enough.
 //! - Y3: a reactor that stays aside for two intervals of [`LOOK_EVERY`] is taken by the thread that
-//!   stands by, unless that one replaces a thread whose commit has not ended: then the commit of
-//!   this reactor's thread cannot begin either.
+//!   stands by, if there is one. There is none while it serves in place of a thread whose commit
+//!   has not ended; until then the commit of this reactor's thread cannot begin either.
 
 use duramen_config::clock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,13 +36,13 @@ struct Place<R> {
     aside: Option<R>,
     /// Number of times that a reactor was put aside.
     count: u64,
-    /// The thread that stands by sleeps until a reactor is put aside.
+    /// Whether the thread that stands by sleeps until a reactor is put aside.
     is_asleep: bool,
     /// Reactors that have begun and not ended.
     running: usize,
 }
 
-/// Proof that a reactor was put aside; shows which time.
+/// Proof that a reactor was put aside, with the number of that time.
 pub(super) struct Ticket(u64);
 
 impl<R> Default for Standby<R> {
@@ -92,14 +92,14 @@ impl<R> Standby<R> {
         Ok(ticket)
     }
 
-    /// None: the thread that stood by has taken it (Y1).
+    /// Takes the reactor back; `None` if the thread that stood by has taken it (Y1).
     pub(super) fn take_back(&self, ticket: &Ticket) -> Option<R> {
         let mut place = self.lock();
         let is_mine = place.count == ticket.0;
         place.aside.take_if(|_| is_mine)
     }
 
-    /// Waits for a reactor whose thread commits for long (Y3). None: no reactor runs any more.
+    /// Waits for a reactor whose thread commits for long (Y3); `None` if no reactor runs any more.
     pub(crate) fn stand_by(&self) -> Option<R> {
         let mut place = self.lock();
         let mut seen = 0;
@@ -126,7 +126,7 @@ impl<R> Standby<R> {
         None
     }
 
-    /// A commit has taken so long.
+    /// Notes that a commit has taken `took_ms`.
     pub(super) fn note_commit(&self, now_ms: u64, took_ms: u64) {
         if took_ms > QUICK_MS {
             let until_ms = now_ms + SLOW_FOR_MS;

@@ -12,9 +12,9 @@ pub(super) struct Sweeps {
     next_ms: u64,
     /// When large buffers that nobody uses are freed.
     next_pool_ms: u64,
-    /// There may be clients that must give a password within `login-timeout`.
+    /// Whether there may be clients that must give a password within `login-timeout`.
     has_strangers: bool,
-    /// There may be connections whose handshake of TLS is not over.
+    /// Whether there may be connections whose handshake of TLS is not over.
     has_handshakes: bool,
 }
 

@@ -18,7 +18,8 @@ const RETRY: Duration = Duration::from_millis(2);
 const TICK_MS: u64 = 10;
 
 impl Reactor {
-    /// As [`sleep_limit`](Self::sleep_limit); zero, if replies may be released now.
+    /// The longest time to sleep in the kernel: [`sleep_limit`](Self::sleep_limit), or zero if
+    /// replies may be released now.
     pub(super) fn patience(&mut self) -> Option<Timespec> {
         match self.traffic.holds.may_sleep(self.traffic.thread.here()) {
             true => self.sleep_limit(),
@@ -60,8 +61,7 @@ impl Reactor {
             ));
         }
         if self.traffic.holds.tries_again() {
-            // The obstacle to the commit may not have been another commit, and then nothing wakes
-            // this thread.
+            // If the obstacle to the commit was not another commit, nothing wakes this thread.
             at_most(RETRY);
         }
         if self.traffic.flash.is_stuck() {
@@ -112,7 +112,7 @@ impl Traffic {
         {
             self.waits.show_late(&mut self.connections, &self.executor);
         }
-        // Last, so that a pause that ends cannot make a client late.
+        // Pauses end last here, so that the end of a pause cannot make a client late.
         if self.waits.has_paused() {
             let here = self.thread.here();
             self.waits

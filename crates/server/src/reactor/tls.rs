@@ -22,7 +22,7 @@ pub(super) struct Tls {
     pub(super) session: Box<Session>,
     /// When the handshake began, in milliseconds of the server's clock.
     since_ms: u64,
-    /// The handshake is over, and was counted.
+    /// Whether the handshake is over, and was counted.
     is_open: bool,
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Interval at which the registry is tended, in milliseconds.
 const TEND_MS: u64 = 100;
 
-/// The last steps for clients that track keys.
+/// The state of the steps that a thread takes for clients that track keys.
 #[derive(Default)]
 pub(super) struct Invalidations {
     /// The generation of the member's view at which tracking clients last lost all keys.
@@ -29,8 +29,8 @@ pub(super) struct Invalidations {
 }
 
 impl Invalidations {
-    /// The tablets of this member have changed: clients cannot hear of changes on the server that
-    /// has got some (tracking::table::I4). Looks only after a change.
+    /// Makes tracking clients forget all keys if the tablets of this member have changed: a client
+    /// gets no invalidations from another server that owns a tablet now (tracking::table::I4).
     pub(super) fn lose_all(&mut self, here: Here<'_>) {
         let Some(member) = here.shared.membership() else {
             return;
@@ -133,7 +133,7 @@ fn push_invalid(traffic: &mut Traffic, token: Token, what: &Invalid, redirected:
     }
 }
 
-/// The keys of which a client wants to hear.
+/// The keys for which a client wants invalidations.
 fn wanted(
     tracking: &ClientTracking,
     what: Invalid,

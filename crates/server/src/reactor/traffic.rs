@@ -1,4 +1,5 @@
-//! How a connection of a thread is found, led on, watched and closed.
+//! The ways of a thread's connection between its owners: it is found, led to the next owner,
+//! watched and closed.
 
 use super::behind::Behind;
 use super::connection::{Connection, WaitsFor};
@@ -105,7 +106,7 @@ impl Traffic {
         self.watch.set(token, connection, wanted);
     }
 
-    /// Requests that are about to run do not run.
+    /// Closes a connection. Its requests that are about to run do not run.
     pub(super) fn close(&mut self, token: Token) {
         let connection = self.connections.take(token);
         if let Some(connection) = connection.or_else(|| self.groups.take(token)) {

@@ -42,7 +42,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Reports from now on when this has input.
+    /// Watches a descriptor: from now on its input is reported with `token`.
     ///
     /// # Errors
     /// The kernel has no room.
@@ -50,8 +50,8 @@ impl Watch {
         epoll::add(&self.epoll, fd, token.data(), EventFlags::IN)
     }
 
-    /// Takes events; waits for the first one, at most for this time. After an error, EINTR too,
-    /// there are none.
+    /// Takes events; waits for the first one, at most for this time. After an error, EINTR
+    /// included, there are no events.
     pub(super) fn wait(&self, events: &mut Vec<Event>, timeout: Option<&Timespec>) {
         events.clear();
         let room = rustix::buffer::spare_capacity(events);

@@ -11,9 +11,9 @@ use duramen_wire::native::message::{
 use std::sync::Arc;
 
 impl NodeThread {
-    /// Takes the cluster's id from a coordinator, if this member has none yet: from one that
-    /// enlists it, or, if it is a member already, from one that accepts its messages. So it is the
-    /// coordinator of its cluster.
+    /// Takes the cluster's id from a coordinator, if this member has none yet. The coordinator must
+    /// be one that enlists this server or, if this server is a member already, one that accepts its
+    /// messages. Either shows that the coordinator belongs to this member's cluster.
     pub(super) fn hear_cluster_id(&mut self, answer: &CoordinatorAnswer, heard: ClusterId) {
         let home = &mut self.parts.home;
         if heard == ClusterId::NONE || home.id != ClusterId::NONE || self.adopts {

@@ -1,6 +1,6 @@
-//! Tells the coordinator of a new certificate. A connection stays open when its certificate is
-//! replaced, so the coordinator would see the old one until the next connection. Each new leader is
-//! told: it may have had a connection for long, too.
+//! Reports a new certificate to the coordinator. A connection stays open when its certificate is
+//! replaced, so the coordinator would see the old certificate until the next connection. Each new
+//! leader gets a report as well, because its connection may be just as old.
 
 use super::{Asker, NodeThread};
 use duramen_tls::Identity;
@@ -8,14 +8,15 @@ use duramen_wire::native::codec::Reply;
 use duramen_wire::native::message::{CoordinatorAnswer, ToCoordinator};
 use std::sync::Arc;
 
-/// It is told again after this time, until it was heard.
+/// A report without an answer is repeated after this time.
 const AGAIN_US: u64 = 1_000_000;
 
-/// The certificate of which the coordinator knows.
+/// The state of the reports: the last certificate that the coordinator knows.
 pub(super) struct Renewal {
-    /// `None`: a cluster without TLS.
+    /// The certificates of this member; `None` in a cluster without TLS.
     identity: Option<Arc<Identity>>,
-    /// Its generation; `None`: the coordinator of this term was told of none in this life.
+    /// The generation of the certificate that the coordinator of this term knows; `None` if it has
+    /// had no report in this life.
     known: Option<u64>,
     term: u32,
     due_us: u64,
@@ -31,14 +32,15 @@ impl Renewal {
         }
     }
 
-    /// The generation of a certificate that the coordinator of this term is to be told of now, and
-    /// its end.
+    /// The generation and the end of a certificate that is to be reported now to the coordinator of
+    /// this term.
     fn due(&mut self, now_us: u64, term: u32) -> Option<(u64, i64)> {
         let identity = self.identity.as_ref()?;
         if term != self.term {
             (self.term, self.known) = (term, None);
         }
-        // Before the certificate: a still newer one is told of by itself.
+        // The generation is read before the certificate: if a newer certificate comes in between,
+        // it gets its own report later.
         let generation = identity.generation();
         if self.known == Some(generation) || now_us < self.due_us {
             return None;
@@ -58,7 +60,7 @@ impl NodeThread {
     pub(super) fn tell_of_renewal(&mut self, now_us: u64) {
         let server = self.parts.node.member().id();
         if self.membership.is_none() {
-            return; // it is told of when this is a member
+            return; // reported once this server is a member
         }
         let term = self.parts.node.member().term();
         if let Some((generation, expires_s)) = self.renewal.due(now_us, term) {
@@ -68,7 +70,8 @@ impl NodeThread {
         }
     }
 
-    /// `reply`: `None`: an older coordinator does not understand it.
+    /// Handles the answer to a report. `reply` is `None` if an older coordinator does not
+    /// understand the report.
     pub(super) fn told_of_renewal(
         &mut self,
         (generation, term): (u64, u32),

@@ -14,7 +14,8 @@ use duramen_wire::native::message::Peer;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest wait of a batch for room in the mailboxes here. Its sender gives its question up later.
+/// Longest wait of a batch for room in the mailboxes here. The batch's sender gives up its question
+/// only later.
 const DELIVERY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Interval of the looks at the mailboxes meanwhile.
 const CROWDED_LOOK: Duration = Duration::from_millis(1);
@@ -61,7 +62,8 @@ impl NodeThread {
     }
 
     /// Delivers messages of another member to the subscribers here, on another thread, and answers
-    /// when they are delivered: so their sender keeps those that come faster (broadcast::B3).
+    /// when they are delivered. So messages that come faster than that wait at their sender
+    /// (broadcast::B3).
     pub(super) fn deliver(
         &mut self,
         request: RequestId,

@@ -58,7 +58,7 @@ use std::time::{Duration, Instant};
 const SLOW: Duration = Duration::from_millis(5);
 /// Interval at which changeable settings are read and the status is written.
 const LOOK_EVERY_US: u64 = 100_000;
-/// Interval of the looks at which connections move something.
+/// Interval of the checks which connections have moved bytes.
 const MOVING_EVERY_US: u64 = 100_000;
 
 /// An id that could not be stored is stored again after this time.
@@ -74,23 +74,23 @@ pub(super) struct Parts {
     pub clock: Clock,
     pub home: Home,
     pub workers: Workers<Mail>,
-    /// None: there is no socket for clients on this machine.
+    /// The thread for clients on this machine; `None` if there is no socket for them.
     pub local: Option<LocalClients>,
     pub keeper: Option<Keeper>,
-    /// Ends with the life.
+    /// The disk's chores, which end with this life.
     pub _chores: Option<Chores>,
     pub scrub_ms: Arc<AtomicU64>,
     /// Receives the result when clients are served.
     pub opened: Sender<Result<(), ServerError>>,
     /// The constant part is filled in at the start.
     pub status: MemberStatus,
-    /// None: memory is the only tier.
+    /// The flash tier; `None` if the store has memory alone.
     pub tier: Option<Arc<Tier>>,
 }
 
 /// A request sent by this member, with its kind of receiver.
 enum PendingCall {
-    /// With its address.
+    /// A question to a coordinator, with that coordinator's address.
     Coordinator(Asker, String),
     Peer(PeerCall),
     /// Messages of PUBLISH for this member.
@@ -102,7 +102,8 @@ enum Asker {
     Node(Token),
     /// Another thread, which waits for the answer.
     Thread(SyncSender<Result<CoordinatorAnswer, String>>),
-    /// The thread itself tells of the certificate of this generation, to the leader of this term.
+    /// The thread itself, which reports the certificate of this generation to the leader of this
+    /// term.
     Certificate(u64, u32),
 }
 
@@ -239,7 +240,7 @@ impl NodeThread {
         }
     }
 
-    /// Handles leases that came back, and changed settings.
+    /// Handles a right to answer that came back, and changed settings.
     fn look(&mut self) {
         let now_us = self.now_us();
         let can_read = self.parts.node.read_until().may_read(now_us);
@@ -264,8 +265,9 @@ impl NodeThread {
         }
     }
 
-    /// X2: the node never answers a question that a newer one has replaced. Its sender gave it up
-    /// long ago; without an answer the connection would run out of room for other questions.
+    /// X2: the node never answers a question that a newer one has replaced. This answers such old
+    /// questions with an error. Their senders gave them up long ago, but without an answer the
+    /// connection would run out of room for other questions.
     fn give_up_old(&mut self, now_us: u64) {
         let is_old = |waiting: &Waiting| waiting.since_us + ANSWER_US_MAX < now_us;
         let old = self.questions.iter().filter(|(_, one)| is_old(one));
@@ -350,7 +352,7 @@ impl NodeThread {
                 self.parts.hub.set_cluster_id(self.parts.home.id);
                 self.tell(NodeInput::Member(Input::IdStored { server }));
             }
-            // A person can repair every other error: disk space, a quota, a mode, a moved
+            // An operator can repair every error but EIO: disk space, a quota, a mode, a moved
             // directory.
             Mail::Stored(server, Err(error)) if error.raw_os_error() != Some(libc::EIO) => {
                 self.waits(format!(
@@ -508,7 +510,7 @@ impl NodeThread {
             (PendingCall::Coordinator(Asker::Certificate(generation, term), _), reply) => {
                 return self.told_of_renewal((generation, term), reply.ok());
             }
-            // Whatever it answers: an older member does not understand it.
+            // Any answer ends the batch: an older member does not understand it.
             (PendingCall::Publish(server), _) => {
                 let now_us = self.now_us();
                 self.broadcast.answered(server, true, now_us);
@@ -717,7 +719,7 @@ impl NodeThread {
         self.membership = Some(Arc::clone(&membership));
         let shared = &self.parts.shared;
         shared.join(membership);
-        // Before any client can request it.
+        // The status must be there before a client can request it.
         self.write_status();
         let shared = &self.parts.shared;
         shared.commands.adopt_tables(&[]);
