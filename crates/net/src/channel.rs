@@ -17,18 +17,18 @@ use std::os::fd::AsFd;
 #[derive(Debug)]
 pub(crate) struct Channel {
     session: Box<Session>,
-    /// The end of the handshake was reported.
+    /// Whether the end of the handshake was reported.
     is_open: bool,
 }
 
 impl Channel {
-    /// For a connection that the other side opened.
+    /// A channel for a connection that the other side opened.
     pub fn accept(identity: &Identity) -> Result<Channel, String> {
         let session = identity.server_session();
         Ok(Channel::new(session.map_err(|error| error.to_string())?))
     }
 
-    /// For a connection to `host:port`.
+    /// A channel for a connection to `host:port`.
     pub fn dial(identity: &Identity, address: &str) -> Result<Channel, String> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let session = identity.client_session(host);
@@ -66,7 +66,7 @@ impl Channel {
         is_open && !std::mem::replace(&mut self.is_open, true)
     }
 
-    /// `None` before the handshake is over.
+    /// The binding of the channel; `None` before the handshake is over.
     pub fn binding(&self) -> Option<Binding> {
         self.session.channel_binding()
     }
@@ -81,10 +81,11 @@ impl Channel {
         self.session.unsent()
     }
 
-    /// Sends as much of the output as the socket takes, and what TLS itself has to say.
+    /// Sends as much of the output as the socket takes, and the records of TLS itself, such as
+    /// alerts.
     pub fn flush(&mut self, socket: impl AsFd, output: &mut Output) -> Flushed {
         let mut some = false;
-        output.consume(0); // an empty piece in front
+        output.consume(0); // drops an empty piece at the front
         loop {
             let sent = match self.session.send(&socket, output.first()) {
                 Ok(sent) => sent,

@@ -56,13 +56,13 @@ pub(crate) enum Phase {
 pub(crate) struct Connection {
     pub id: ConnectionId,
     pub fd: OwnedFd,
-    /// It came by a Unix socket.
+    /// Whether it came by a Unix socket.
     pub is_local: bool,
-    /// None: the bytes on the socket are frames. With it they are TLS records.
+    /// With a channel the bytes on the socket are TLS records; with `None` they are frames.
     pub channel: Option<Channel>,
     pub side: Side,
     pub phase: Phase,
-    /// Only in phase `Hello`.
+    /// The state of the handshake, only in phase `Hello`.
     pub handshake: Option<Box<Handshake>>,
     /// The cluster's id that the other side sent in its handshake.
     pub cluster_id: ClusterId,
@@ -75,7 +75,7 @@ pub(crate) struct Connection {
     pub moved: Instant,
     /// Questions of the other side that are not answered yet.
     pub unanswered: usize,
-    /// It is in the list of connections to be flushed.
+    /// Whether it is in the list of connections to be flushed.
     pub is_dirty: bool,
 }
 
@@ -103,7 +103,7 @@ impl Connection {
         (until <= now).then_some(reason)
     }
 
-    /// It is open and has taken nothing for longer than `patience`.
+    /// Whether it is open and has taken nothing for longer than `patience`.
     pub fn is_stalled(&self, patience: Duration, now: Instant) -> bool {
         self.phase == Phase::Open
             && self.unsent_bytes() > 0
@@ -196,13 +196,13 @@ impl Table {
         self.proved
     }
 
-    /// The connection is open, the other side opened it and has not proved itself.
+    /// Whether the connection was opened by the other side, which has not proved itself.
     pub fn is_stranger(&mut self, id: ConnectionId) -> bool {
         self.get_mut(id)
             .is_some_and(|found| found.is_theirs() && !is_proved(&found.side))
     }
 
-    /// The connections for which this is so.
+    /// The connections for which `which` returns true.
     pub fn find(&self, which: impl Fn(&Connection) -> bool) -> Vec<ConnectionId> {
         let all = self.slots.iter().flatten();
         let found = all.filter(|connection| which(connection));

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 struct Inner<M> {
     mail: Mutex<VecDeque<M>>,
-    /// Set: the thread is woken already. Cleared before the mail is taken.
+    /// Whether the thread is woken already. Cleared before the mail is taken.
     is_woken: AtomicBool,
     bell: OwnedFd,
 }
 
-/// Sends mail to the thread of a hub, or only wakes it. For any number of threads.
+/// Sends mail to the thread of a hub, or only wakes it. Any number of threads may use it.
 pub struct Handle<M>(Arc<Inner<M>>);
 
 impl<M> Clone for Handle<M> {
@@ -46,8 +46,8 @@ impl<M> Handle<M> {
         self.wake();
     }
 
-    /// Makes the hub's thread return from [`Hub::poll`](crate::Hub::poll) soon. Only signals: may
-    /// be called with locks held.
+    /// Makes the hub's thread return from [`Hub::poll`](crate::Hub::poll) soon. It only signals, so
+    /// it may be called with locks held.
     pub fn wake(&self) {
         if !self.0.is_woken.swap(true, Ordering::AcqRel) {
             // This fails only if the counter is full, and then the thread is awake.
@@ -55,8 +55,8 @@ impl<M> Handle<M> {
         }
     }
 
-    /// Called by the owner: takes the mail. The bell is reset and the mark removed before: later
-    /// mail rings it again.
+    /// Called by the owner: takes the mail. The bell and the mark are reset before the mail is
+    /// taken, so later mail rings the bell again.
     pub(crate) fn take(&self) -> VecDeque<M> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.0.bell, &mut count);

@@ -135,7 +135,8 @@ impl<M: Send + 'static> Hub<M> {
         self.handshakes.cluster_id()
     }
 
-    /// The certificate of the other side of a connection; `None`: it has no TLS, or is gone.
+    /// The certificate of the other side of a connection; `None` if the connection has no TLS, or
+    /// is gone.
     pub fn peer_certificate(&mut self, connection: ConnectionId) -> Option<Description> {
         self.table.get_mut(connection)?.channel.as_ref()?.peer()
     }
@@ -318,8 +319,9 @@ impl<M: Send + 'static> Hub<M> {
         events.append(&mut self.pending);
     }
 
-    /// net::W7: handles these events for [`SHAKE_TIME`], at least one. The others are not lost: the
-    /// system reports them again in the next round, behind those that it has not reported yet.
+    /// Handles these events for [`SHAKE_TIME`], and at least one of them (net::W7). The others are
+    /// not lost: the system reports them again in the next round, behind those that it has not
+    /// reported yet.
     fn shake_hands(&mut self, events: &[(ConnectionId, EventFlags)]) {
         let begun = Instant::now();
         for (id, flags) in events {
@@ -531,8 +533,9 @@ impl<M: Send + 'static> Hub<M> {
         }
     }
 
-    /// Puts decrypted bytes into the connection's input. Those of a stranger all at once: behind
-    /// its last proof there may be frames, which go with the connection to another thread.
+    /// Puts decrypted bytes into the connection's input. The bytes of a stranger are put there all
+    /// at once: behind its last proof there may be frames, which go with the connection to another
+    /// thread.
     fn feed(&mut self, id: ConnectionId, is_open: bool, mut bytes: &[u8]) {
         if !is_open {
             if let Some(connection) = self.table.get_mut(id) {
@@ -679,7 +682,7 @@ impl<M: Send + 'static> Hub<M> {
         }
     }
 
-    /// Starts to watch a new connection; `false`: it is closed for lack of kernel memory.
+    /// Starts to watch a new connection. Returns false if it was closed for lack of kernel memory.
     fn watch(&mut self, id: ConnectionId, interest: EventFlags) -> bool {
         let Some(connection) = self.table.get_mut(id) else {
             return false;

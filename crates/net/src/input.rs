@@ -78,7 +78,7 @@ pub(crate) struct Buffers {
     lent: VecDeque<Arc<Vec<u8>>>,
     /// Total bytes of the large ones.
     large_bytes: usize,
-    /// A large buffer was used since the last [`sweep`](Self::sweep).
+    /// Whether a large buffer was used since the last [`sweep`](Self::sweep).
     in_use: bool,
 }
 
@@ -158,11 +158,11 @@ pub(crate) fn receive_into(socket: impl AsFd, room: &mut [u8]) -> (Received, usi
 /// Received bytes that are not a whole frame yet.
 #[derive(Debug, Default)]
 pub(crate) struct Input {
-    /// The received bytes are in `start..end`.
+    /// The buffer, with the received bytes in `start..end`.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Total length of the frame at the beginning; 0: not known.
+    /// Total length of the frame at the beginning; 0 if it is not known.
     needed: usize,
 }
 
@@ -208,8 +208,8 @@ impl Input {
     /// The room for the next bytes; [`filled`](Self::filled) says how many came.
     pub fn room(&mut self, buffers: &mut Buffers) -> &mut [u8] {
         self.make_room(buffers);
-        // Receive only this frame's bytes if it is large: so the next frame begins in its own
-        // buffer, and nothing is moved.
+        // If this frame is large, only its bytes are received: the next frame then begins in its
+        // own buffer, and nothing is moved.
         let until = match self.needed > LARGE_BYTES {
             true => (self.start + self.needed).min(self.buffer.len()),
             false => self.buffer.len(),
@@ -283,8 +283,8 @@ impl Input {
         self.buffer[self.start..self.end].copy_from_slice(&before[arrived]);
     }
 
-    /// Cuts out all whole frames, in order. Those before a malformed frame are valid but lost with
-    /// it: the connection ends.
+    /// Cuts out all whole frames, in order. Frames before a malformed one are valid, but are lost
+    /// with it, because the connection ends.
     pub fn cut(
         &mut self,
         limit: usize,

@@ -61,14 +61,14 @@ pub(crate) enum Next {
     Close(ConnectionId, Reason),
     /// It is opened again at this time ([`Links::open_again`]).
     OpenAt(Instant),
-    /// The attempt waits until then for the lookup of its name ([`Links::lookup_is_late`]), which
-    /// is to be begun for this address, if there is one.
+    /// The attempt waits until this time for the lookup of its name ([`Links::lookup_is_late`]).
+    /// The lookup is to be begun for this address, if there is one.
     LookUp {
         until: Instant,
         address: Option<String>,
     },
-    /// A connection to one of its addresses was begun ([`Links::opening`]). `has_more`: others are
-    /// left to try.
+    /// A connection to one of its addresses was begun ([`Links::opening`]). `has_more` is true if
+    /// other addresses are left to try.
     Connecting {
         fd: OwnedFd,
         has_more: bool,
@@ -110,14 +110,15 @@ impl Addresses {
     }
 
     /// As [`begin`](Self::begin), at the address of the last valid hello alone, because the name
-    /// cannot be looked up. False: there is no such address.
+    /// cannot be looked up. Returns false if there is no such address.
     fn begin_unknown(&mut self, reason: &str) -> bool {
         self.begin(Vec::from_iter(self.good));
         self.unknown = Some(reason.to_owned());
         self.good.is_some()
     }
 
-    /// The lookup that this attempt did not wait for has ended. False: the attempt had waited.
+    /// Takes the result of a lookup that this attempt did not wait for. Returns false if the
+    /// attempt had waited.
     fn learn(&mut self, addresses: &[SocketAddr]) -> bool {
         if self.unknown.take().is_none() {
             return false;
@@ -145,8 +146,8 @@ impl Addresses {
         self.good = self.trying.take();
     }
 
-    /// Reason why the attempt failed. `NobodyListens`, if all addresses refused, or the one at
-    /// which the peer was last: of the others it is not known whether the peer ever listens there.
+    /// Reason why the attempt failed. It is `NobodyListens` if all addresses refused, or if the
+    /// address refused at which the peer was last: the peer may never listen at the others.
     fn conclude(&mut self) -> Reason {
         let failed = std::mem::take(&mut self.failed);
         if let Some(reason) = self.unknown.take() {
@@ -174,21 +175,22 @@ struct Link {
     role: Role,
     state: State,
     addresses: Addresses,
-    /// A lookup of its name has not ended.
+    /// Whether a lookup of its name has not ended.
     is_looking_up: bool,
     /// The result of a lookup that ended between two attempts.
     found: Option<(Instant, Vec<SocketAddr>)>,
-    /// Until then the attempt waits for it, if it could do without.
+    /// Until this time the attempt waits for the lookup, although it could use the last good
+    /// address.
     lookup_until: Instant,
     /// Output that waits for the other side's hello.
     queue: Output,
-    /// Questions that were sent and are not answered. Each with the end of its bytes in the link's
+    /// Questions that were sent and are not answered, each with the end of its bytes in the link's
     /// stream.
     outstanding: BTreeMap<u64, u64>,
     /// The bytes of all questions since the last break.
     asked_bytes: u64,
-    /// As many of them as the other side's system had acknowledged at the last look, and whether
-    /// bytes have arrived since then ([`Hub::moving`](crate::Hub::moving)).
+    /// The part of these bytes that the other side's system had acknowledged at the last look, and
+    /// whether bytes have arrived since then ([`Hub::moving`](crate::Hub::moving)).
     taken_bytes: u64,
     has_received: bool,
     /// Consecutive attempts without any answer.
@@ -200,17 +202,17 @@ struct Link {
 }
 
 impl Link {
-    /// A question of so many bytes was queued.
+    /// Notes a queued question of `bytes` bytes.
     fn asked(&mut self, request: u64, bytes: usize) {
         if self.outstanding.is_empty() {
-            self.has_received = false; // those were for others
+            self.has_received = false; // earlier bytes answered other questions
         }
         self.asked_bytes += bytes as u64;
         self.outstanding.insert(request, self.asked_bytes);
     }
 
-    /// The questions for which the link has moved something since the last look. `waiting`: bytes
-    /// that the other side's system has not acknowledged yet.
+    /// The questions for which the link has moved something since the last look. `waiting` is the
+    /// number of bytes that the other side's system has not acknowledged yet.
     fn moving(&mut self, waiting: usize, found: &mut Vec<Moving>) {
         let taken_bytes = self.asked_bytes.saturating_sub(waiting as u64);
         let before = std::mem::replace(&mut self.taken_bytes, taken_bytes);
@@ -236,7 +238,8 @@ impl Link {
         recent.map(|(_, addresses)| addresses)
     }
 
-    /// The connection is gone, or could not be made. Returns the questions that get no answer.
+    /// Handles that the connection is gone, or could not be made. Returns the questions that get no
+    /// answer.
     fn broke(&mut self, now: Instant, least: Duration, most: Duration) -> Vec<u64> {
         self.queue = Output::default();
         self.state = State::Idle;
@@ -252,7 +255,7 @@ impl Link {
     }
 }
 
-/// A random time between half of `most` and `most`: so hubs that lost the same peer do not all
+/// A random time between half of `most` and `most`, so that hubs that lost the same peer do not all
 /// reconnect to it at once.
 fn spread(most: Duration) -> Duration {
     let chance = RandomState::new().hash_one(0) >> 48; // 16 bits
@@ -328,7 +331,7 @@ impl Links {
         self.links[link].as_mut().expect("it is known")
     }
 
-    /// `None`: the link was dropped meanwhile.
+    /// The link with this number; `None` if it was dropped meanwhile.
     fn try_get_mut(&mut self, link: usize) -> Option<&mut Link> {
         self.links.get_mut(link)?.as_mut()
     }
@@ -347,8 +350,8 @@ impl Links {
 
     // --- questions
 
-    /// Queues a question, which `push` appends to the output of the link's connection, or to that
-    /// of the link. `limit`: most bytes of that output.
+    /// Queues a question: `push` appends it to the output of the link's connection or, without one,
+    /// to the link's own queue. `limit` is the most bytes of that output.
     pub fn ask(
         &mut self,
         link: usize,
@@ -409,10 +412,10 @@ impl Links {
         }
     }
 
-    /// A frame of the other side. True: it answers a question of this link.
+    /// Handles a frame of the other side. Returns true if it answers a question of this link.
     ///
     /// # Errors
-    /// It refuses this side.
+    /// The other side refuses this side.
     pub fn answered(&mut self, link: usize, message: &Message) -> Result<bool, Reason> {
         let header = message.header();
         let request = header.envelope.request;
@@ -434,7 +437,7 @@ impl Links {
 
     // --- opening
 
-    /// The pause after a break is over, if it ended at `at`.
+    /// Opens the link again, if the pause after a break ended at `at`.
     pub fn open_again(&mut self, link: usize, at: Instant, now: Instant) -> Next {
         let known = self.try_get_mut(link);
         match known.is_some_and(|known| known.state == State::Waiting && known.retry <= at) {
@@ -542,8 +545,8 @@ impl Links {
         }
     }
 
-    /// The link's connection is gone. One that was not open yet, unless it was given up, only shows
-    /// that its address does not lead to the peer: the next one is tried.
+    /// The link's connection is gone. A connection that was not open yet, unless it was given up,
+    /// only shows that its address does not lead to the peer: the next address is tried.
     pub fn lost(&mut self, link: usize, was_open: bool, reason: Reason, now: Instant) -> Next {
         let is_given_up = matches!(reason, Reason::Here | Reason::Slow);
         if was_open || is_given_up {

@@ -45,7 +45,7 @@ impl Payload {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Flushed {
     All,
-    /// The socket accepts no more now; `some`: whether it accepted any bytes.
+    /// The socket accepts no more now; `some` is true if it accepted any bytes.
     Part {
         some: bool,
     },
@@ -137,7 +137,7 @@ impl Output {
         &first[self.sent..]
     }
 
-    /// The first unsent bytes, so many, were sent or encrypted.
+    /// Removes the first `bytes` unsent bytes, which were sent or encrypted.
     pub fn consume(&mut self, mut bytes: usize) {
         self.bytes -= bytes;
         while let Some(first) = self.pieces.front() {

@@ -22,7 +22,8 @@ impl Quiet {
         }
     }
 
-    /// `Some`: log this warning; the number is that of the warnings suppressed before.
+    /// Returns `Some` if this warning is to be logged, with the number of warnings that were
+    /// suppressed before it.
     pub fn says(&mut self, now: Instant) -> Option<u64> {
         if now.duration_since(self.since) >= EVERY {
             self.since = now;

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// `linux/sockios.h`; the same on all architectures that this program is built for.
 const SIOCOUTQ: ioctl::Opcode = 0x5411;
 const BACKLOG: i32 = 1024;
-/// After this time of silence a peer is probed, and then at this interval.
+/// After this time of silence a peer is probed, then every [`KEEPALIVE_EVERY`].
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEPALIVE_COUNT: u32 = 3;
@@ -56,7 +56,7 @@ pub(crate) fn listen_locally(path: &Path) -> Result<OwnedFd, Errno> {
         rustix::fs::unlink(path)?;
     }
     let listener = unix()?;
-    // Before the file exists: it gets this mode.
+    // The mode is set before the file exists, which then gets this mode.
     rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&listener, &address)?;
     rustix::net::listen(&listener, BACKLOG)?;

@@ -1,14 +1,14 @@
 //! The four shared words of a ring, and how one side sleeps until the other one wakes it.
 //!
 //! **Invariants**
-//! - M4: a side that sleeps is woken by the next byte (of room) that it waits for. The sleeper
-//!   stores its flag, passes a fence, and sleeps only if it then still finds nothing. The other
-//!   side stores its counter, passes a fence, and loads the flag. The fences are SeqCst, so at
-//!   least one of the two sees what the other one stored. The side that sees the flag takes it back
-//!   with a swap and rings the bell: once per sleep.
+//! - M4: a side that sleeps is woken by the next byte of data, or of room, that it waits for. The
+//!   sleeper stores its flag, passes a fence, and sleeps only if it then still finds nothing. The
+//!   other side stores its counter, passes a fence, and loads the flag. The fences are SeqCst, so
+//!   at least one of the two sees what the other one stored. The side that sees the flag takes it
+//!   back with a swap and rings the bell: once per sleep.
 //! - M5: a writer sleeps while less than half of the ring is free, and is woken when half of it is:
-//!   so a long message costs one wake-up for each half ring, not one for each read, and a writer
-//!   that waits for a half has a bounded number of turns, however little its reader takes at a
+//!   so a long message costs one wake-up for each half ring, not one for each read. A writer that
+//!   waits for a half also has a bounded number of turns, however little its reader takes at a
 //!   time. Every reader that wants the rest of a message reads past the half.
 //!
 //! **Concurrency**: each counter has one writer. Both sides write the flags: 1 by the sleeper, 0 by
@@ -54,7 +54,7 @@ impl Control {
         size.checked_sub(unread).ok_or(Corrupt)
     }
 
-    /// Publishes written bytes. `true`: ring the bell.
+    /// Publishes written bytes. Returns true if the bell is to be rung.
     #[inline]
     #[must_use]
     pub fn wrote(&self, written: u64) -> bool {
@@ -64,7 +64,8 @@ impl Control {
         wakes(&self.reader_sleeps.0)
     }
 
-    /// Gives back the room of read bytes; `left`: unread bytes. `true`: ring the bell.
+    /// Gives back the room of read bytes; `left` is the number of unread bytes. Returns true if the
+    /// bell is to be rung.
     #[inline]
     #[must_use]
     pub fn took(&self, read: u64, left: u64, size: u64) -> bool {
@@ -77,7 +78,8 @@ impl Control {
         wakes(&self.writer_sleeps.0)
     }
 
-    /// Announces that the reader sleeps. `false`: it must not, because there are bytes.
+    /// Announces that the reader sleeps. Returns false if it must not sleep, because there are
+    /// bytes.
     ///
     /// # Errors
     /// The other side wrote an impossible counter (shm::M1).
@@ -92,7 +94,8 @@ impl Control {
         Ok(may)
     }
 
-    /// Announces that the writer sleeps. `false`: it must not, because half of the ring is free.
+    /// Announces that the writer sleeps. Returns false if it must not sleep, because half of the
+    /// ring is free.
     ///
     /// # Errors
     /// The other side wrote an impossible counter (shm::M1).
@@ -110,7 +113,7 @@ impl Control {
     /// The reader woke for another reason: no bell is needed any more.
     #[inline]
     pub fn reader_is_awake(&self) {
-        // Relaxed: a late view of it costs the other side one bell in vain.
+        // Relaxed: if the other side sees this store late, it rings one bell in vain.
         self.reader_sleeps.0.store(0, Ordering::Relaxed);
     }
 

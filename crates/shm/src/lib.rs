@@ -22,8 +22,7 @@
 //! **Invariants**
 //! - M1: a side uses its own copies of the counters that it writes. It loads a counter of the other
 //!   side once per use, and refuses it ([`Corrupt`]) unless `read <= written <= read + size`.
-//! - M2: bytes are copied out of the memory before anything looks at them, and the copy is the only
-//!   thing that is looked at.
+//! - M2: bytes are copied out of the memory before they are used, and only the copy is used.
 //!
 //! The memory keeps its size, so that no access to it fails (memory::M3), and no wake-up is lost
 //! (control::M4).

@@ -58,7 +58,7 @@ impl Memory {
     /// Maps memory that the other side has made.
     pub(crate) fn adopt(fd: &OwnedFd, ring_bytes: usize) -> Result<Memory, Errno> {
         check(ring_bytes)?;
-        // M3
+        // M3: memory without this seal could shrink under the mapping.
         let is_sealed = rustix::fs::fcntl_get_seals(fd)?.contains(SealFlags::SHRINK);
         let bytes = rustix::fs::fstat(fd)?.st_size;
         if !is_sealed || usize::try_from(bytes) != Ok(memory_bytes(ring_bytes)) {
@@ -126,7 +126,7 @@ impl Memory {
     /// Copies bytes into a ring, from position `at` on.
     ///
     /// # Panics
-    /// There are more than the ring has (M6).
+    /// If `bytes` is longer than the ring (M6).
     #[inline]
     pub(crate) fn put(&self, ring: Ring, at: u64, bytes: &[u8]) {
         assert!(bytes.len() <= self.ring_bytes);
@@ -144,7 +144,7 @@ impl Memory {
     /// Copies bytes out of a ring, from position `at` on.
     ///
     /// # Panics
-    /// More are wanted than the ring has (M6).
+    /// If more bytes are wanted than the ring has (M6).
     #[inline]
     pub(crate) fn get(&self, ring: Ring, at: u64, out: &mut [u8]) {
         assert!(out.len() <= self.ring_bytes);

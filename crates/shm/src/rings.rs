@@ -23,9 +23,9 @@ pub struct Rings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Moved {
-    /// 0: there were none, or there is no room.
+    /// The bytes that were copied; 0 if there were none, or there was no room.
     pub bytes: usize,
-    /// The other side sleeps and waits for this: ring its bell.
+    /// Whether the other side sleeps and waits for this, so that its bell is to be rung.
     pub wakes: bool,
 }
 
@@ -54,17 +54,17 @@ impl Rings {
         Ok(Rings::new(memory, Ring::Server, Ring::Client))
     }
 
-    /// Whether the other side has taken all that this side wrote. Also true if it wrote an
-    /// impossible counter.
+    /// Whether the other side has taken all that this side wrote. Also true if the other side wrote
+    /// an impossible counter.
     pub fn is_all_taken(&self) -> bool {
         let control = self.memory.control(self.outgoing);
         let room = control.room(self.written, self.size());
         room.map_or(true, |room| room >= self.size())
     }
 
-    /// Gives the memory back to the system, also if the other side keeps its mapping: that reads
-    /// zeros, which are impossible counters once bytes have passed. This side is not used
-    /// afterwards.
+    /// Gives the memory back to the system, even if the other side keeps its mapping. That side
+    /// then reads zeros, which are impossible counters once bytes have passed. This side is not
+    /// used afterwards.
     pub fn give_back(&self) {
         self.memory.give_back();
     }
@@ -127,7 +127,7 @@ impl Rings {
         Ok(Moved { bytes, wakes })
     }
 
-    /// Bytes that can be written now; `wanted`: fewer are of no interest.
+    /// Bytes that can be written now. The answer may be too low if it is at least `wanted`.
     #[inline]
     fn room(&mut self, wanted: usize) -> Result<usize, Corrupt> {
         let unread = self.written.wrapping_sub(self.read_by_other);
@@ -176,8 +176,8 @@ impl Rings {
         })
     }
 
-    /// Announces that this side sleeps until there are bytes. `false`: there are some, and it must
-    /// not sleep.
+    /// Announces that this side sleeps until there are bytes. Returns false if there are some, so
+    /// that it must not sleep.
     ///
     /// # Errors
     /// The other side wrote an impossible counter.
@@ -186,8 +186,8 @@ impl Rings {
         control.reader_may_sleep(self.read, self.size())
     }
 
-    /// Announces that this side sleeps until half of its ring is free. `false`: that is so, and it
-    /// must not sleep.
+    /// Announces that this side sleeps until half of its ring is free. Returns false if half is
+    /// free, so that it must not sleep.
     ///
     /// # Errors
     /// The other side wrote an impossible counter.

@@ -51,7 +51,7 @@ pub fn send_with_fd(socket: impl AsFd, bytes: &[u8], fd: BorrowedFd<'_>) -> io::
 /// Receives bytes, and the descriptor that came with them, if any.
 ///
 /// # Errors
-/// As those of `recvmsg`.
+/// Those of `recvmsg`.
 pub fn receive_with_fd(
     socket: impl AsFd,
     bytes: &mut [u8],
@@ -72,13 +72,13 @@ pub fn receive_with_fd(
     Ok((received.bytes, fd))
 }
 
-/// Wakes the other side. A full socket has bells that it has not heard yet, and a broken one is
-/// noticed by its end: so every failure is as good as a success.
+/// Wakes the other side. Every failure is as good as a success: a full socket holds bells that the
+/// other side has not heard yet, and the end of a broken one is noticed anyway.
 pub fn ring_bell(socket: impl AsFd) {
     let _ = rustix::net::send(socket, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
-/// Takes the bells that have come, without waiting. `false`: the other side is gone.
+/// Takes the bells that have come, without waiting. Returns false if the other side is gone.
 pub fn bells(socket: impl AsFd) -> bool {
     let mut bytes = [0u8; BELLS_MAX];
     match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {

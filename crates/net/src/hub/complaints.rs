@@ -63,7 +63,7 @@ impl Complaints {
         }
     }
 
-    /// The connection of a link is gone. `is_urgent`: people must act.
+    /// Notes that the connection of a link is gone. With `is_urgent`, people must act.
     pub fn lost(&mut self, address: &str, reason: &Reason, is_urgent: bool, now: Instant) {
         let is_clean = matches!(reason, Reason::Ended | Reason::Here);
         if is_urgent {

@@ -18,10 +18,10 @@ pub struct Incoming {
     pub fd: OwnedFd,
     pub role: Role,
     pub peer: SocketAddr,
-    /// The socket is a Unix socket ([`Hub::listen_locally`](crate::Hub::listen_locally)); `peer`
-    /// is then the loopback address with port 0.
+    /// Whether the socket is a Unix socket ([`Hub::listen_locally`](crate::Hub::listen_locally));
+    /// `peer` is then the loopback address with port 0.
     pub is_local: bool,
-    /// TLS, if the connection has it: the socket carries its records.
+    /// The TLS session, if there is one: the socket carries its records.
     pub tls: Option<Box<Session>>,
     /// Bytes received after the handshake, decrypted.
     pub received: Vec<u8>,
@@ -59,7 +59,7 @@ pub enum Event<M> {
     },
     /// See [`Options::hands_over`](crate::Options::hands_over).
     Handed(Incoming),
-    /// To be answered by [`Hub::reply`](crate::Hub::reply), once.
+    /// A question of a peer, to be answered once by [`Hub::reply`](crate::Hub::reply).
     Question {
         connection: ConnectionId,
         role: Role,

@@ -25,7 +25,8 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// The refusal of a peer that begins without TLS.
 const PLAIN: &str = "this port requires TLS: set tls-cert-file, tls-key-file and tls-ca-cert-file";
 
-/// How this side proves itself, and the peers that have not done so yet.
+/// The credentials by which this side proves itself, and the peers that have not proved themselves
+/// yet.
 #[derive(Debug)]
 pub(super) struct Handshakes {
     role: Role,
@@ -51,7 +52,7 @@ pub(super) struct Greeting {
 #[must_use]
 pub(super) enum Step {
     Nothing,
-    /// Its output is to be sent.
+    /// The connection's output is to be sent.
     Send,
     Close(Reason),
     /// The peer has proved itself: its frames follow here.
@@ -161,8 +162,8 @@ impl Handshakes {
 
     // --- the native protocol
 
-    /// For a new incoming connection. Nothing is sent before the other side has sent something
-    /// (handshake::S2).
+    /// The first answer to a new incoming connection. Nothing is sent before the other side has
+    /// sent something (handshake::S2).
     ///
     /// # Errors
     /// There is no randomness, or the certificates cannot be used.
@@ -175,8 +176,8 @@ impl Handshakes {
         })
     }
 
-    /// Takes a step of a handshake with the bytes that have arrived. `is_full`: there are as many
-    /// peers that have proved themselves as there may be.
+    /// Takes a step of a handshake with the bytes that have arrived. `is_full` is true if the limit
+    /// of proved peers is reached.
     pub fn go_on(
         &self,
         connection: &mut Connection,
@@ -260,8 +261,8 @@ impl Handshakes {
         }
     }
 
-    /// The other side began with the native protocol instead of TLS: it is sent the reason, in its
-    /// protocol, and nothing else.
+    /// Refuses a side that began with the native protocol instead of TLS: it gets the reason, in
+    /// that protocol, and nothing else.
     fn refuse_plain(&self, connection: &mut Connection, complaints: &Complaints) -> Step {
         complaints.tls_failed();
         let (Side::Theirs { peer, .. }, Ok(nonce)) = (&connection.side, fresh_nonce()) else {
@@ -279,7 +280,7 @@ impl Handshakes {
     }
 }
 
-/// Begins the handshake of the native protocol when that of TLS is over. `role`: that of the
+/// Begins the handshake of the native protocol when that of TLS is over. `role` is the role of the
 /// connection's link.
 pub(super) fn note_opened(
     connection: &mut Connection,
@@ -326,7 +327,7 @@ fn bind(connection: &mut Connection) -> Result<(), String> {
     Ok(())
 }
 
-/// TLS ends the connection. The other side is sent the alert, if there is one.
+/// Ends a connection because TLS has failed. The other side gets the alert, if there is one.
 fn tls_failed(connection: &mut Connection, why: String, complaints: &Complaints) -> Step {
     complaints.tls_failed();
     match (&connection.side, connection.phase) {
@@ -335,7 +336,7 @@ fn tls_failed(connection: &mut Connection, why: String, complaints: &Complaints)
             say_goodbye(connection, peer, Reason::Tls(why).to_string(), None)
         }
         _ => {
-            // The alert, as far as the socket takes it at once.
+            // This sends the alert, as far as the socket takes it at once.
             let _ = connection.send();
             Step::Close(Reason::Tls(why))
         }
@@ -377,7 +378,8 @@ fn trouble<'r>(reason: &Reason, text: &'r str) -> Trouble<'r> {
     }
 }
 
-/// Ends a refused peer's connection once its output is sent, and gives it some time to read it.
+/// Ends a refused peer's connection once its output is sent, and gives the peer some time to read
+/// that output.
 fn say_goodbye(
     connection: &mut Connection,
     peer: SocketAddr,

@@ -19,8 +19,8 @@ struct Listener {
 
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    /// Before `listeners`: a socket's file is removed while the ports are still taken, so that it
-    /// is not the file of the next process on these ports.
+    /// Dropped before `listeners`: a socket's file is removed while the ports are still taken, so
+    /// that it is not the file of the next process on these ports.
     socket_files: Vec<SocketFile>,
     listeners: Vec<Listener>,
 }
@@ -58,7 +58,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// The next connection of a listener; `None`: it is gone already, or its address is of no
+    /// The next connection of a listener; `None` if it is gone already, or its address is of no
     /// known kind.
     pub fn accept(&self, number: usize) -> Result<Option<Caller>, Errno> {
         let Listener { fd, is_local, .. } = &self.listeners[number];
@@ -98,7 +98,7 @@ struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // It fails only if a person has removed it.
+        // This fails only if the file was removed before.
         let _ = std::fs::remove_file(&self.0);
     }
 }

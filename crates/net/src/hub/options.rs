@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Each takes about 2 KiB, with TLS 20 KiB, for at most [`Limits::hello`]. More than all servers
-/// and many clients that reconnect at once.
+/// Default limit of unproved connections: more than all servers and many clients that reconnect at
+/// once. Each takes about 2 KiB, or 20 KiB with TLS, for at most [`Limits::hello`].
 const STRANGERS_MAX: usize = 1024;
-/// They have at most this part of the descriptors that the process may open.
+/// Unproved connections have at most this part of the descriptors that the process may open.
 const STRANGERS_PART: u64 = 8;
 const STRANGERS_MIN: u64 = 16;
 
@@ -34,7 +34,7 @@ pub struct Limits {
     pub strangers: usize,
     /// Maximum time for connecting, and for the handshake.
     pub hello: Duration,
-    /// How long sent bytes may remain unacknowledged.
+    /// Longest time for which sent bytes may remain unacknowledged.
     pub patience: Duration,
     /// Pause between two attempts to connect: it doubles from the minimum to the maximum.
     pub retry_min: Duration,
@@ -70,19 +70,19 @@ fn strangers_max() -> usize {
 pub struct Options {
     /// The role in which it answers peers that connect.
     pub role: Role,
-    /// Empty: any cluster.
+    /// The name of the cluster; empty for any cluster.
     pub cluster: String,
-    /// [`ClusterId::NONE`]: any cluster of that name. See
+    /// The cluster's id; [`ClusterId::NONE`] for any cluster of that name. See
     /// [`Hub::set_cluster_id`](crate::Hub::set_cluster_id).
     pub cluster_id: ClusterId,
-    /// Both sides must prove that they have it, and never send it; empty if the cluster has no
-    /// token.
+    /// The cluster's token; empty if it has none. Both sides prove that they have the token, and
+    /// never send it.
     pub token: Vec<u8>,
     pub limits: Limits,
-    /// The certificates for TLS (net::W6); new connections use those that it has by then. `None`:
-    /// TCP without TLS.
+    /// The certificates for TLS (net::W6); each new connection uses the newest ones. `None` for TCP
+    /// without TLS.
     pub identity: Option<Arc<Identity>>,
-    /// Connections of these roles are not kept: they come out as
+    /// Whether connections of a role are not kept: they come out as
     /// [`Event::Handed`](crate::Event::Handed).
     pub hands_over: fn(Role) -> bool,
     /// Returns all addresses of `host:port`. It may take seconds: unless the host is an address, it

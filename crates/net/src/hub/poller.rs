@@ -40,7 +40,7 @@ impl Source {
 pub(super) struct Poller {
     epoll: OwnedFd,
     spinner: Spinner,
-    /// Longest spin; zero: none.
+    /// Longest spin before a sleep; zero if the hub never spins.
     longest_spin: Duration,
 }
 
@@ -153,7 +153,7 @@ impl Poller {
 }
 
 fn poll(epoll: &OwnedFd, ready: &mut Vec<Event>, timeout: Option<Timespec>) {
-    // EINTR or any other error: an empty round, then the next one.
+    // After EINTR or any other error this round is empty, and the next one follows.
     let _ = epoll::wait(
         epoll,
         rustix::buffer::spare_capacity(ready),

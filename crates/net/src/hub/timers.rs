@@ -1,4 +1,4 @@
-//! The hub's timers. None is taken back: one that is not needed any more does nothing when it is
+//! The hub's timers. No timer is cancelled: one that is not needed any more does nothing when it is
 //! due.
 
 use crate::connection::ConnectionId;
@@ -24,7 +24,7 @@ impl Timers {
         self.0.push(Reverse((at, timer)));
     }
 
-    /// The timeout of a wait: until the next one is due, at most the wanted one.
+    /// The timeout of a wait: the time until the next timer is due, at most `wanted`.
     pub fn timeout(&self, wanted: Option<Duration>, now: Instant) -> Option<Timespec> {
         let next = self.0.peek().map(|Reverse((at, _))| {
             let left = at.saturating_duration_since(now);

@@ -1,4 +1,5 @@
-//! The bytes on a hub's connections: received, decrypted and cut into frames; sent.
+//! The bytes on a hub's connections: this file receives, decrypts, cuts them into frames, and
+//! sends.
 
 use super::options::Limits;
 use crate::Reason;
@@ -32,12 +33,12 @@ pub(super) enum Records {
     Failed(TlsError),
     /// The decrypted bytes are in the input of the connection.
     InPlace,
-    /// So many decrypted bytes are in this room, which goes back ([`Traffic::give_back`]).
+    /// This many decrypted bytes are in this room, which goes back by [`Traffic::give_back`].
     Aside(usize, Vec<u8>),
 }
 
 impl Traffic {
-    /// Receives once from a connection without TLS. False: nothing has come.
+    /// Receives once from a connection without TLS. Returns false if no bytes have come.
     pub fn receive(&mut self, connection: &mut Connection) -> Result<bool, Reason> {
         let received = match connection.phase {
             Phase::Open => connection.input.receive(&connection.fd, &mut self.buffers),
@@ -135,7 +136,7 @@ impl Traffic {
         std::mem::take(&mut self.dirty)
     }
 
-    /// To be called periodically.
+    /// Frees unused buffers. To be called periodically.
     pub fn sweep(&mut self) {
         self.buffers.sweep();
     }
