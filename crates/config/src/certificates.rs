@@ -1,7 +1,7 @@
 //! The certificates of a running server: for new sessions, reloaded when their files change.
 //!
 //! **Concurrency.** Any thread may ask for a session. Files are read by the thread that starts the
-//! server, by the one that a person's order runs on, and by a thread of their own
+//! server, by the thread that executes an operator's order, and by a thread for this alone
 //! ([`Certificates::watch`]).
 
 use crate::ServerConfig;
@@ -14,23 +14,23 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How often the files are read again: soon enough for a certificate that was renewed days before
-/// its end, and a few reads of small files.
+/// Interval at which the files are read again: short enough for a certificate that was renewed days
+/// before its end, and long enough to cost only a few reads of small files.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// From so many days before its end on, a certificate is warned of, once a day.
+/// A certificate causes a warning once a day during this many days before its end.
 const WARN_DAYS: i64 = 30;
 
 /// The certificates of one server; without TLS there are none.
 #[derive(Default)]
 pub struct Certificates {
-    /// For RESP.
+    /// The identity for RESP.
     clients: OnceLock<Loaded>,
-    /// For admin HTTP: the same files, and a peer may show no certificate, because probes have
-    /// none.
+    /// The identity for admin HTTP: the same files, but a peer need not show a certificate, because
+    /// probes have none.
     admin: OnceLock<Loaded>,
-    /// For the native protocol: the same files, and each peer must show a certificate.
+    /// The identity for the native protocol: the same files, and each peer must show a certificate.
     cluster: OnceLock<Loaded>,
-    /// The days left when a warning was written.
+    /// The days that were left when the last warning was written.
     warned_at: AtomicI64,
 }
 
@@ -43,13 +43,14 @@ pub struct NewCertificates {
 }
 
 impl NewCertificates {
-    /// Whether they are those of these settings.
+    /// Whether the loaded files are those of these settings.
     pub fn are_of(&self, settings: &Settings) -> bool {
         self.settings == *settings
     }
 }
 
-/// An identity, and the error of its last reload, so that it is logged once. Empty: it succeeded.
+/// An identity, and the error of its last reload, so that the error is logged once. An empty error
+/// means that the reload succeeded.
 struct Loaded {
     identity: Arc<Identity>,
     last_error: Mutex<String>,
@@ -176,7 +177,7 @@ impl Certificates {
             return;
         };
         let days = certificate.days_left();
-        // No certificate is valid for so long: the first look warns.
+        // The initial value is more than any certificate's days, so the first look warns.
         let last = self.warned_at.swap(days, Ordering::Relaxed);
         if days < WARN_DAYS && last != days {
             let subject = certificate.subject;
@@ -194,7 +195,7 @@ impl Certificates {
         }
     }
 
-    /// Reloads until `ended` is dropped.
+    /// Reloads the files periodically until the sender of `ended` is dropped.
     pub fn watch(&self, ended: &Receiver<()>) {
         while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
             self.reload();
@@ -206,7 +207,7 @@ impl Certificates {
         self.certificate().is_some()
     }
 
-    /// The identity of the native ports and links. None: they are not encrypted.
+    /// The identity of the native ports and links; `None` if they are not encrypted.
     pub fn cluster(&self) -> Option<Arc<Identity>> {
         let loaded = self.cluster.get()?;
         Some(Arc::clone(&loaded.identity))
@@ -230,7 +231,7 @@ impl Certificates {
         loaded.identity.server_config()
     }
 
-    /// The certificate in use; None: no port speaks TLS.
+    /// The certificate in use; `None` if no port speaks TLS.
     pub fn certificate(&self) -> Option<Description> {
         let loaded = self.clients.get().or(self.cluster.get())?;
         loaded.identity.certificate()

@@ -5,7 +5,7 @@ use crate::error::ServerError;
 use duramen_wire::resp::Limits;
 use std::net::IpAddr;
 
-/// The size of a few of the largest segments.
+/// Least size of flash: a few of the largest segments.
 const FLASH_BYTES_MIN: u64 = 64 << 20;
 /// Bytes of a request that gives a password, beside the password.
 const LOGIN_BYTES: usize = 128;

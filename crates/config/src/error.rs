@@ -55,8 +55,8 @@ pub enum ServerError {
     /// There is no encryption key: do what the text says.
     #[error(transparent)]
     Key(#[from] duramen_cipher::Error),
-    /// A member's life is over. `again`: start it again, in this process or another one; otherwise
-    /// a person must look at the reason.
+    /// A member's life is over. With `again`, start it again, in this process or another one;
+    /// otherwise a person must look at the reason.
     #[error("this member's life is over: {reason}")]
     LifeOver { again: bool, reason: String },
     /// A thread or the disk did not end the stop in time: the process should end without it. Writes

@@ -18,7 +18,7 @@ impl EventClasses {
     pub const EXPIRED: EventClasses = EventClasses(1 << 8);
     pub const EVICTED: EventClasses = EventClasses(1 << 9);
     pub const STREAM: EventClasses = EventClasses(1 << 10);
-    /// Accepted: there are no modules.
+    /// Events of modules: accepted, although there are no modules.
     pub const MODULE: EventClasses = EventClasses(1 << 11);
     pub const MISS: EventClasses = EventClasses(1 << 12);
     pub const NEW: EventClasses = EventClasses(1 << 13);
@@ -44,7 +44,7 @@ impl EventClasses {
         ('m', EventClasses::MISS),
     ];
 
-    /// Reads letters; `None`: one of them names no class.
+    /// Reads letters; returns `None` if one of them names no class.
     pub fn parse(text: &str) -> Option<EventClasses> {
         let mut classes = 0;
         for letter in text.chars() {
@@ -67,7 +67,7 @@ impl EventClasses {
         self.0
     }
 
-    /// Whether it has one of these classes.
+    /// Whether this set has one of these classes.
     #[inline]
     pub const fn has(self, classes: EventClasses) -> bool {
         self.0 & classes.0 != 0
@@ -85,7 +85,8 @@ impl EventClasses {
 }
 
 impl std::fmt::Display for EventClasses {
-    /// As Redis shows it, but for `n`, which Redis leaves out behind `A`: CONFIG REWRITE keeps it.
+    /// Writes the letters as Redis does, except that `n` is also written behind `A`, so that CONFIG
+    /// REWRITE keeps it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let all = EventClasses::ALL;
         let has_all = self.0 & all.0 == all.0;

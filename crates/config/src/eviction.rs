@@ -2,9 +2,9 @@
 
 use super::{Mode, ServerConfig};
 
-/// The name of a cache's order of eviction. There is one order, whatever its name: what was read
-/// least often lately leaves first. The name decides whether `OBJECT FREQ` tells the number of
-/// reads.
+/// The name of a cache's order of eviction. The order is the same for every name: objects that were
+/// read least often lately leave first. The name decides whether `OBJECT FREQ` returns the number
+/// of reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     #[default]

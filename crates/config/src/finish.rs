@@ -1,4 +1,4 @@
-//! Ends of work on threads of their own.
+//! The result of work that runs on a thread of its own, for those who wait for it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// of the configuration file.
 #[derive(Debug, Default)]
 pub struct Finish {
-    /// None: the work is being done.
+    /// The result; `None` while the work is being done.
     result: Mutex<Option<Result<(), String>>>,
 }
 

@@ -114,7 +114,8 @@ pub fn redis_hint(name: &str) -> Option<String> {
     Some(format!("it is one of Redis: {advice}"))
 }
 
-/// Advice about a value of Redis that does not exist here, to be added to the error; empty: none.
+/// Advice about a value of Redis that does not exist here, to be added to the error; empty if there
+/// is none.
 pub fn value_hint(name: &str, value: &str) -> &'static str {
     if name == "maxmemory-policy" && value.to_ascii_lowercase().starts_with("volatile-") {
         return ": here a server evicts keys with and without an expiry alike, or none";

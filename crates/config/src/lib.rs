@@ -75,7 +75,7 @@ const WRITE_OF_OTHERS: u32 = 0o022;
 /// Least likeness (Jaro-Winkler) of two names of which one may be a mistake for the other.
 const LIKENESS_MIN: f64 = 0.85;
 
-/// How a reactor thread waits for work.
+/// The way in which a reactor thread waits for work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Poll {
     /// Spins for a bounded time after activity, if spinning has recently found work; then sleeps.
@@ -97,7 +97,7 @@ pub enum LogFormat {
 /// Names of the classes of requests that can be chosen for the audit log.
 pub const AUDIT_CLASSES: [&str; 5] = ["auth", "admin", "write", "read", "connection"];
 
-/// How the audit log shows keys.
+/// The form in which the audit log shows keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AuditKeys {
     None = 0,
@@ -117,7 +117,7 @@ impl AuditKeys {
     }
 }
 
-/// Settings about the clients that may do something, and about their traces.
+/// Settings about access: the users, the audit log and the Unix socket.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AccessConfig {
     /// Path of the Unix socket for RESP; empty = none. Its permissions as octal digits.
@@ -159,8 +159,8 @@ blank! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct ServerConfig {
         pub memory_bytes: u64,
-        /// `memory` as a percentage of the memory that this process may use; 0 = it was given as a
-        /// size.
+        /// `memory` as a percentage of the memory that this process may use; 0 if `memory` was
+        /// given as a size.
         pub memory_percent: u8,
         /// Highest `memory_bytes` while the server runs; 0 = its value at the start.
         pub memory_bytes_max: u64,
@@ -170,13 +170,13 @@ blank! {
         /// When a write is acknowledged; None = the strongest level: synced if there is a data
         /// directory, else memory.
         pub level: Option<Level>,
-        /// The data directory as given, in a running server the one in use; see
+        /// The data directory as given; in a running server, the directory in use. See
         /// [`data_dir`](Self::data_dir).
         pub dir: String,
         pub disk_mode: DiskMode,
-        /// 0 = a size that suits `memory_bytes`.
+        /// Size of the write-ahead log; 0 = a size that suits `memory_bytes`.
         pub wal_bytes: u64,
-        /// 0 = (memory + flash) times the expansion.
+        /// Disk space for the log; 0 = (memory + flash) times the expansion.
         pub disk_bytes: u64,
         /// Disk space for the log, in percent of memory and flash.
         pub disk_expansion_percent: u64,
@@ -193,7 +193,7 @@ blank! {
         pub snapshot_dir: String,
         /// Time for the verification of one frame; 0 = frames are verified only on request.
         pub scrub_interval_ms: u64,
-        /// Each read verifies the checksum of the object that it finds.
+        /// Whether each read verifies the checksum of the object that it finds.
         pub verify_reads: bool,
         /// Addresses of the RESP port.
         pub bind: Vec<IpAddr>,
@@ -208,7 +208,7 @@ blank! {
         pub tls_ca_cert_file: String,
         pub tls_ca_cert_dir: String,
         pub tls_auth_clients: ClientAuth,
-        /// Versions, separated by spaces; empty = all that are safe.
+        /// TLS versions, separated by spaces; empty = all that are safe.
         pub tls_protocols: String,
         pub tls_session_caching: bool,
         /// TLS with certificates of both sides at the native port and on links to other members
@@ -224,17 +224,17 @@ blank! {
         /// Addresses of coordinators, separated by commas; empty = not a member of a cluster.
         pub coordinator: String,
         pub cluster: String,
-        /// Empty = the cluster requires no token.
+        /// File with the cluster's token; empty = the cluster requires none.
         pub cluster_token_file: String,
-        /// Empty = the server is in a rack of its own.
+        /// The server's rack; empty = it is in a rack of its own.
         pub rack: String,
-        /// Empty = the first address of `bind`.
+        /// The host name for others; empty = the first address of `bind`.
         pub announce: String,
         /// Roles of a member.
         pub master: bool,
         pub backup: bool,
         pub admin: bool,
-        /// Exactly one address.
+        /// The address of admin HTTP: exactly one.
         pub admin_bind: Vec<IpAddr>,
         pub admin_port: u16,
         pub admin_tls: AdminTls,
@@ -252,7 +252,7 @@ blank! {
         pub timeout_s: u64,
         pub tcp_keepalive_s: u64,
         pub tcp_backlog: u32,
-        /// Empty = no password.
+        /// The password of the default user; empty = none.
         pub requirepass: String,
         /// Users, the audit log, and the Unix socket.
         pub access: AccessConfig,
@@ -260,8 +260,8 @@ blank! {
         /// Above this many bytes of unsent replies, the server stops reading from the client.
         pub output_pause_bytes: usize,
         pub tracked_keys_max: usize,
-        /// Bytes of requests and replies of all clients up to which a client above that is still
-        /// read from; 0 = by memory size.
+        /// Bytes of requests and replies of all clients up to which a client above
+        /// `output_pause_bytes` is still read from; 0 = by memory size.
         pub pipeline_bytes: u64,
         /// Above this many bytes of unsent replies, the client is closed.
         pub output_limit_bytes: usize,
@@ -285,7 +285,7 @@ blank! {
         pub stop_timeout_ms: u64,
         pub log_format: LogFormat,
         pub log_level: &'static str,
-        /// Empty = standard error.
+        /// The file of the log; empty = standard error.
         pub log_file: String,
     }
 }
@@ -312,7 +312,7 @@ impl ServerConfig {
         }
     }
 
-    /// Where admin HTTP listens.
+    /// The address of admin HTTP.
     pub fn admin_address(&self) -> SocketAddr {
         SocketAddr::new(self.admin_bind[0], self.admin_port)
     }
@@ -333,7 +333,7 @@ impl ServerConfig {
         check::all(self)
     }
 
-    /// The permissions of the Unix socket; `None`: they are no octal mode.
+    /// The permissions of the Unix socket; `None` if the setting is no octal mode.
     pub fn unixsocket_mode(&self) -> Option<u32> {
         let mode = u32::from_str_radix(&self.access.unixsocketperm, 8).ok();
         mode.filter(|mode| *mode <= 0o777)
@@ -389,8 +389,9 @@ impl ServerConfig {
             .map_or_else(String::new, IpAddr::to_string)
     }
 
-    /// The data directory; None = in memory only: a cache, or level memory, without a directory. A
-    /// running server keeps the one with which it was started.
+    /// The data directory; `None` if the store is in memory only, as a cache or a store of level
+    /// `memory` without a directory is. A running server keeps the directory with which it was
+    /// started.
     pub fn data_dir(&self) -> Option<PathBuf> {
         if self.is_member() && self.dir.is_empty() {
             return Some(PathBuf::from(DIR_DEFAULT)); // its replicas for others must last

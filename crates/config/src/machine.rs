@@ -14,17 +14,17 @@ pub struct MemoryLimit {
     pub bytes: u64,
     /// The same limit with the swap space that this process may use.
     pub with_swap_bytes: u64,
-    /// A control group sets the limit, not the machine.
+    /// Whether a control group sets the limit, not the machine.
     pub by_group: bool,
 }
 
-/// The process uses more than its budget: extra in percent of the budget, and in bytes. See
-/// *Memory* in docs/operations.md.
+/// Memory of the process beside its budget, in percent of the budget and in bytes. See *Memory* in
+/// docs/operations.md.
 const BESIDE_PERCENT: u64 = 10;
 const BESIDE_BYTES: u64 = 10_000_000;
 
 impl MemoryLimit {
-    /// The limit of this process; None: the system does not report it.
+    /// The limit of this process; `None` if the system does not report it.
     pub fn now() -> Option<MemoryLimit> {
         MemoryLimit::read(Path::new("/"))
     }
@@ -52,7 +52,7 @@ impl MemoryLimit {
     /// Lowers the limit to that of a control group, read from its files.
     fn lower(&mut self, group: &Path, is_v2: bool, swap_bytes: u64) {
         let number = |name: &str| -> Option<u64> {
-            // `max`: no limit; in v1 that is a very large number.
+            // In v2 `max` stands for no limit; in v1 a very large number does.
             fs::read_to_string(group.join(name))
                 .ok()?
                 .trim()
@@ -170,7 +170,7 @@ fn groups(root: &Path) -> Vec<(PathBuf, bool)> {
 }
 
 /// The mounted part of a control-group hierarchy and its mount point, from a line of `mountinfo`;
-/// None: the line describes another file system.
+/// `None` if the line describes another file system.
 fn mount(line: &str, is_v2: bool) -> Option<(PathBuf, PathBuf)> {
     let (mount, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');

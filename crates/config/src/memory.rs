@@ -30,7 +30,7 @@ impl ServerConfig {
     }
 
     /// Lowers `memory` to `memory-max` if it is a share of the memory that this process may use:
-    /// that grows with the limit of a container. Returns whether `memory` was higher.
+    /// such a share grows with the limit of a container. Returns whether `memory` was higher.
     pub fn cap_memory_share(&mut self) -> bool {
         let max = self.memory_bytes_max;
         let is_above = self.memory_percent > 0 && max > 0 && self.memory_bytes > max;
@@ -40,10 +40,10 @@ impl ServerConfig {
         is_above
     }
 
-    /// The engine's part of `memory` at the start; `fetch_bytes`: those that each reactor thread
-    /// may fetch from flash at once. The rest is for entries fetched from flash, and for the part
-    /// of the log buffer and the heap of a server with a directory that exceeds a tenth of
-    /// `memory`. So the process stays within 1.1 times `memory` and 10 MB.
+    /// The engine's part of `memory` at the start. `fetch_bytes` is the number of bytes that each
+    /// reactor thread may fetch from flash at once. The rest is for entries fetched from flash, and
+    /// for the part of the log buffer and the heap of a server with a directory that exceeds a
+    /// tenth of `memory`. So the process stays within 1.1 times `memory` and 10 MB.
     pub fn engine_bytes(&self, fetch_bytes: usize) -> u64 {
         self.engine_bytes_of(self.memory_bytes, self.memory_bytes, fetch_bytes)
     }
@@ -53,8 +53,8 @@ impl ServerConfig {
         self.engine_bytes_of(self.memory_max(), self.memory_bytes, fetch_bytes)
     }
 
-    /// The engine's part of `memory_bytes` in a server that was started with `start_bytes`: its log
-    /// buffer has the size for these.
+    /// The engine's part of `memory_bytes` in a server that was started with `start_bytes`, which
+    /// determined the size of its log buffer.
     pub fn engine_bytes_of(&self, memory_bytes: u64, start_bytes: u64, fetch_bytes: usize) -> u64 {
         let threads = self.reactor_threads() as u64;
         let fetched = match fetch_bytes as u64 {

@@ -1,5 +1,5 @@
-//! Whether a file system that a new data directory was meant for is missing: a store that begins
-//! empty on the disk of the system is one of the worst ways to notice that.
+//! Checks whether the file system for a new data directory is missing. Without this check a store
+//! would begin empty on the system's disk, and nobody would notice.
 
 use crate::unescaped;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ pub fn missing_above(dir: &Path) -> Option<PathBuf> {
     missing_in(&dir, &read("/etc/fstab"), &read("/proc/self/mounts"))
 }
 
-/// The same by the texts of these files.
+/// As [`missing_above`], by the texts of the two files.
 fn missing_in(dir: &Path, planned: &str, mounted: &str) -> Option<PathBuf> {
     let mounted: Vec<PathBuf> = mount_points(mounted).collect();
     let above = mount_points(planned).filter(|point| dir.starts_with(point));
@@ -19,7 +19,8 @@ fn missing_in(dir: &Path, planned: &str, mounted: &str) -> Option<PathBuf> {
     (!mounted.contains(&nearest)).then_some(nearest)
 }
 
-/// The second fields of the lines; those of swap are no paths.
+/// The mount points in a table: the second fields of its lines. Those of swap space are no paths,
+/// and are left out.
 fn mount_points(table: &str) -> impl Iterator<Item = PathBuf> {
     let lines = table
         .lines()

@@ -12,7 +12,7 @@ pub struct Memory {
     pub file_bytes: u64,
 }
 
-/// None where there is no `/proc`.
+/// The process's memory; `None` where there is no `/proc`.
 pub fn memory() -> Option<Memory> {
     let text = fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = text.split_ascii_whitespace().map(str::parse::<u64>);
@@ -37,7 +37,7 @@ pub fn open_files() -> Option<u64> {
     Some(fs::read_dir("/proc/self/fd").ok()?.count() as u64)
 }
 
-/// Maximum number of open file descriptors; None: no limit.
+/// Maximum number of open file descriptors; `None` if there is no limit.
 pub fn open_files_max() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
@@ -83,7 +83,7 @@ pub fn cpu_seconds() -> (f64, f64) {
     never_less(&LAST, divided(all, "/proc/self/stat"))
 }
 
-/// The same for the first thread alone.
+/// As [`cpu_seconds`], for the first thread alone.
 pub fn cpu_seconds_of_main() -> (f64, f64) {
     let folder = format!("/proc/self/task/{}", std::process::id());
     let text = fs::read_to_string(format!("{folder}/schedstat")).unwrap_or_default();
@@ -101,14 +101,16 @@ pub fn cpu_seconds_of_main() -> (f64, f64) {
 /// The times that were reported last.
 type LastTimes = Mutex<(f64, f64)>;
 
-/// Keeps both times from falling, as counters must: the parts are estimates, and one may fall.
+/// Keeps both times from falling, because counters must not fall: the parts are estimates, and an
+/// estimate may.
 fn never_less(last: &LastTimes, now: (f64, f64)) -> (f64, f64) {
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
     *last = (last.0.max(now.0), last.1.max(now.1));
     *last
 }
 
-/// The kernel counts user and system mode in ticks, but their sum to the nanosecond.
+/// Divides the CPU time `all` into user and system time. The kernel counts these two in ticks, but
+/// their sum to the nanosecond.
 fn divided(all: f64, stat: &str) -> (f64, f64) {
     let text = fs::read_to_string(stat).unwrap_or_default();
     // The process name, in parentheses, may contain anything: fields are counted after it. User

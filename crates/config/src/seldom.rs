@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_secs(10);
-/// One client's usual faults are all shown.
+/// Most lines of one place per interval: enough to show all usual faults of one client.
 const LINES_MAX: u32 = 4;
 
 /// The bound of one place in the program.
@@ -17,7 +17,7 @@ pub struct Seldom(Mutex<Lines>);
 
 #[derive(Debug, Default)]
 struct Lines {
-    /// Start of the interval; None: nothing was logged yet.
+    /// Start of the interval; `None` if nothing was logged yet.
     since: Option<Instant>,
     /// Lines in the interval.
     written: u32,
@@ -33,8 +33,8 @@ impl Seldom {
         }))
     }
 
-    /// Whether a line may be written now; if so, the number of those that were left out before it,
-    /// unless that is 0.
+    /// Returns `Some` if a line may be written now, with the number of lines that were left out
+    /// before it, or `None` inside if that is 0.
     pub fn turn(&self) -> Option<Option<u64>> {
         self.turn_at(Instant::now())
     }

@@ -1,8 +1,9 @@
-//! Settings of TLS, and the rule of addresses.
+//! Settings of TLS, and the rule about ports that other machines can reach.
 //!
 //! **Invariant**
 //! - A1: a port that other machines can reach ([`check_exposed`]) is encrypted, or the operator has
-//!   said `insecure-bind`; and a client there must prove itself. Otherwise nothing starts.
+//!   set `insecure-bind`; in both cases a client there must prove itself. Otherwise the process
+//!   does not start.
 
 use super::ServerConfig;
 use crate::error::ServerError;
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 /// Whether admin HTTP speaks TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdminTls {
-    /// Exactly if other machines can reach it and there is a certificate. On loopback, health
+    /// It does if other machines can reach it and there is a certificate. On loopback, health
     /// checks and scrapers need no certificates.
     #[default]
     Auto,
@@ -24,20 +25,21 @@ pub enum AdminTls {
 /// A port and those who may reach it.
 #[derive(Clone, Copy, Debug)]
 pub struct Exposed<'a> {
-    /// The service there: `RESP`.
+    /// The service at the port, such as `RESP`.
     pub purpose: &'a str,
     pub addresses: &'a [IpAddr],
     pub is_encrypted: bool,
-    /// A client must prove itself by a password, a token or a certificate, or cannot do harm.
+    /// Whether a client must prove itself by a password, a token or a certificate, or cannot do
+    /// harm.
     pub has_credentials: bool,
-    /// How to encrypt it, for the error's text.
+    /// The way to encrypt it, for the error's text.
     pub encrypt: &'a str,
-    /// How to demand a proof, for the error's text.
+    /// The way to demand a proof, for the error's text.
     pub protect: &'a str,
 }
 
-/// The rule of addresses (A1), for every port of a server, a coordinator or a tool. `insecure`: the
-/// option `insecure-bind`.
+/// The rule of addresses (A1), for every port of a server, a coordinator or a tool. `insecure` is
+/// the option `insecure-bind`.
 ///
 /// # Errors
 /// The fault and the ways out, as a text.
@@ -127,8 +129,8 @@ impl ServerConfig {
         })
     }
 
-    /// As [`tls_settings`](Self::tls_settings), for admin HTTP: a certificate that clients must
-    /// show is asked for by its pages, and not by the handshake, because probes have none.
+    /// As [`tls_settings`](Self::tls_settings), for admin HTTP: the pages, not the handshake, ask
+    /// for a certificate that clients must show, because probes have none.
     ///
     /// # Errors
     /// As [`tls_settings`](Self::tls_settings).
@@ -143,8 +145,8 @@ impl ServerConfig {
         })
     }
 
-    /// As [`tls_settings`](Self::tls_settings), for the native protocol. None: `tls-cluster no`, or
-    /// this server is on its own.
+    /// As [`tls_settings`](Self::tls_settings), for the native protocol. `None` with `tls-cluster
+    /// no`, or if this server is on its own.
     pub fn cluster_tls_settings(&self) -> Option<Settings> {
         if !self.tls_cluster || !self.is_member() {
             return None;
@@ -186,8 +188,8 @@ impl ServerConfig {
             && self.tls_ca_cert_dir == other.tls_ca_cert_dir
     }
 
-    /// Why the files of TLS cannot be used now. `None`: they can, or no port speaks TLS, or a
-    /// setting is wrong.
+    /// The reason why the files of TLS cannot be used now; `None` if they can, if no port speaks
+    /// TLS, or if a setting is wrong.
     pub fn certificate_fault(&self) -> Option<LoadError> {
         let clients = self.wants_tls().then(|| self.tls_settings().ok());
         let all = [clients.flatten(), self.cluster_tls_settings()];

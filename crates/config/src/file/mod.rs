@@ -24,7 +24,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use toml::de::{DeTable, DeValue};
 
-/// Most bytes of a file with settings or with a token. A device has no end.
+/// Most bytes of a file with settings or with a token. Without a limit, reading a device such as
+/// `/dev/zero` would never end.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most bytes of a file of users: 100,000 users with a few rules each. `ACL SAVE` writes no more,
 /// so that the next start can read it.
@@ -64,11 +65,11 @@ const ADDED: &str = "# Added by CONFIG REWRITE";
 #[derive(Debug)]
 pub struct Entry {
     pub key: String,
-    /// The value as the text of a flag; None: a table, a float, a date.
+    /// The value as the text of a flag; `None` for a table, a float or a date.
     pub text: Option<String>,
-    /// A section, or the keys of one.
+    /// Whether it is a section, or a table of keys.
     pub is_table: bool,
-    /// From 1.
+    /// The line, counted from 1.
     pub line: usize,
     /// Byte range of the value, quotes included.
     value: Range<usize>,
@@ -78,7 +79,7 @@ pub struct Entry {
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: not TOML: {message}")]
 pub struct NotToml {
-    /// From 1.
+    /// The line, counted from 1.
     pub line: usize,
     pub message: String,
 }
@@ -134,7 +135,8 @@ pub fn written(setting: &Setting, value: String) -> String {
     }
 }
 
-/// The requested rewrites. The disk may hang: one runs and one waits, however many are requested.
+/// The requested rewrites. However many are requested, at most one runs and one waits, because the
+/// disk may hang.
 #[derive(Default)]
 struct Rewrites {
     is_running: bool,
@@ -173,8 +175,8 @@ impl ConfigFile {
         changed.insert(setting.name);
     }
 
-    /// Settings and values that were put into the file since the last call: when it is read again,
-    /// they are no changes.
+    /// Settings and values that were put into the file since the last call: when the file is read
+    /// again, these values are no changes.
     pub fn take_rewritten(&self) -> BTreeMap<&'static str, String> {
         let mut rewritten = self
             .rewritten
@@ -187,15 +189,16 @@ impl ConfigFile {
         self.rewrites.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Requests a rewrite that reads the settings after this call. `true`: the caller must start a
-    /// thread for [`next_rewrite`](Self::next_rewrite), or call it until it returns `None`.
+    /// Requests a rewrite that reads the settings after this call. If it returns true, the caller
+    /// must start a thread that calls [`next_rewrite`](Self::next_rewrite) until that returns
+    /// `None`, or do so itself.
     pub fn request_rewrite(&self) -> (Arc<Finish>, bool) {
         let mut rewrites = self.rewrites();
         let next = Arc::clone(rewrites.next.get_or_insert_default());
         (next, !std::mem::replace(&mut rewrites.is_running, true))
     }
 
-    /// The rewrite to be carried out now; `None`: the thread ends.
+    /// The rewrite to be carried out now; `None` if there is none, and the thread ends.
     pub fn next_rewrite(&self) -> Option<Arc<Finish>> {
         let mut rewrites = self.rewrites();
         let next = rewrites.next.take();

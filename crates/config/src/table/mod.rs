@@ -8,8 +8,8 @@ use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::{GIB, KIB, MIB};
 use duramen_shm::{RING_BYTES_MAX, RING_BYTES_MIN};
 
-/// Accessors of a field: the kind of its values with the field, and for a number the field's type;
-/// for an enum the field, and the name of each variant.
+/// Makes the accessors of a field. It takes the kind of the values and the field; for a number also
+/// the field's type, and for an enum the name of each variant.
 macro_rules! field {
     ($kind:ident($($field:ident).+)) => {
         (
@@ -118,7 +118,7 @@ fn show_level(config: &ServerConfig) -> Value {
 
 fn set_level(config: &mut ServerConfig, value: Value) {
     if let Value::Choice(name) = value {
-        // `auto` is no level.
+        // `auto` names no level, so it sets `None`.
         config.level = Level::from_name(name);
     }
 }
@@ -130,7 +130,7 @@ mod slow;
 
 /// Largest budget: the address space that a process can reserve on x86-64 with room for the rest.
 const MEMORY_BYTES_MAX: u64 = 64 << 40;
-/// The range of 32-bit numbers of sectors of 512 bytes.
+/// Largest flash: as many sectors of 512 bytes as 32-bit numbers can count.
 const FLASH_BYTES_MAX: u64 = 2 << 40;
 const DAY_S: i64 = 86_400;
 
