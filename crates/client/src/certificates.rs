@@ -2,7 +2,7 @@
 //!
 //! **Invariants**
 //! - E1: a new connection uses the files as they were at most [`LOOK_AGAIN`] ago. Files that cannot
-//!   be used change nothing: the last ones that could stay in use.
+//!   be used change nothing: the last usable ones stay in use.
 
 use crate::error::Error;
 use crate::options::TlsFiles;
@@ -20,7 +20,7 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// `None`: the client has none, and connects without TLS.
+    /// Loads the certificates; returns `None` if the client has none, and connects without TLS.
     ///
     /// # Errors
     /// [`Error::Options`]: the files cannot be used.
@@ -40,7 +40,8 @@ impl Certificates {
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
         if looked.elapsed() >= LOOK_AGAIN {
             *looked = Instant::now();
-            // E1; the next handshake tells if the last certificates do not do any more.
+            // E1: a failure changes nothing. If the last certificates are no longer accepted, the
+            // next handshake reports it.
             let _ = self.identity.reload();
         }
         &self.identity

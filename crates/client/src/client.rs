@@ -45,8 +45,8 @@ impl Client {
         })
     }
 
-    /// Why the newest connection to a server uses TCP although there is an
-    /// [`Options::socket_dir`]. `None`: it uses shared memory, or there is no such directory.
+    /// The reason why the newest connection to a server uses TCP although there is an
+    /// [`Options::socket_dir`]. `None` if it uses shared memory, or if there is no such directory.
     pub fn why_not_local(&self) -> Option<String> {
         self.shared.why_not_local()
     }
@@ -94,8 +94,9 @@ impl Client {
     /// Creates a table over `servers` servers.
     ///
     /// # Errors
-    /// A table of that name exists, or the coordinator refuses. An equal table that exists is a
-    /// success if an answer was lost, although another client made it: do not use tables as locks.
+    /// A table of that name exists, or the coordinator refuses. But if an answer was lost and an
+    /// equal table exists, the call succeeds, although another client may have made that table: do
+    /// not use tables as locks.
     pub fn create_table(
         &self,
         name: &str,
@@ -126,11 +127,11 @@ impl Client {
     }
 
     /// Sends any other administrative request to the coordinator. If a table was to be created or
-    /// dropped, and the answer was lost, the repeated request is refused: if all is as wished, that
-    /// is success.
+    /// dropped, and the answer was lost, the repeated request is refused: if the table is as wished
+    /// then, the call succeeds.
     ///
     /// # Errors
-    /// The coordinator refuses. Or it does not answer: then the request may have been executed.
+    /// The coordinator refuses. If it does not answer, the request may have been executed.
     pub fn admin(&self, admin: Admin) -> Result<AdminAnswer, Error> {
         let deadline = self.shared.options.deadline;
         let question = ToCoordinator::Admin(admin.clone());
@@ -176,7 +177,7 @@ fn unfit(answer: &CoordinatorAnswer) -> Error {
 pub struct Write {
     pub condition: Condition,
     pub expiry: Expiry,
-    /// The level that it must have when the call returns; `None`: the table's level.
+    /// The durability of the write when the call returns; `None` for the table's level.
     pub level: Option<Level>,
 }
 

@@ -9,8 +9,8 @@ pub enum Error {
     /// allow more time.
     #[error("not done within {deadline:?}: {last}")]
     Deadline { deadline: Duration, last: String },
-    /// The cluster has to wait for something before it can do this, for longer than the call may.
-    /// Nothing was changed. Remove the reason, or try again later.
+    /// The cluster has to wait for something before it can execute the call, and the call may not
+    /// wait that long. Nothing was changed. Remove the reason, or try again later.
     #[error("not ready within {deadline:?}: {reason}")]
     NotReady { deadline: Duration, reason: String },
     /// As [`Error::Deadline`], but the request was sent and no answer arrived: it may have taken

@@ -12,7 +12,7 @@ pub struct Login {
     pub password: String,
 }
 
-/// Without the password.
+/// Shows the user, and not the password.
 impl std::fmt::Debug for Login {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Login").field("user", &self.user).finish()
@@ -28,7 +28,7 @@ impl Login {
         Ok(())
     }
 
-    /// Appends the frame, with this number.
+    /// Appends the frame of the login, with this request number.
     pub(crate) fn encode(&self, request: u64, out: &mut Vec<u8>) {
         let envelope = Envelope {
             request,

@@ -5,14 +5,14 @@ use crate::login::Login;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Some sleeps and wake-ups of a thread. A server spins for longer, but a client's processor may
-/// have other work.
+/// Default of the spin: as long as some sleeps and wake-ups of a thread take. A server spins for
+/// longer, but a client's processor may have other work.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Some times the operations that servers take from a client at once; each costs a client some
-/// hundred bytes.
+/// Default of `in_flight_max`: a few times as many operations as servers take from a client at
+/// once. Each costs a client some hundred bytes.
 const IN_FLIGHT_MAX: usize = 65_536;
-/// 64 of the longest values.
+/// Default of `in_flight_bytes_max`: room for 64 of the longest values.
 const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
 
 /// Files in PEM form with which a client and a cluster recognize each other.
@@ -35,7 +35,8 @@ pub struct Options {
     pub cluster: String,
     /// The cluster's token, if it has one.
     pub token: Vec<u8>,
-    /// The user whose rights the client has. `None`: the default user's, if that needs no password.
+    /// The user whose rights the client has. `None` for those of the default user, if that needs no
+    /// password.
     pub login: Option<Login>,
     /// Certificates, for a cluster whose native ports have TLS. With them there is no connection
     /// over TCP without TLS; each new connection uses the files as they are by then, so a
@@ -45,8 +46,8 @@ pub struct Options {
     pub deadline: Duration,
     /// Maximum time to wait for one answer before the request is sent again.
     pub attempt: Duration,
-    /// Writes take effect exactly once. If false, a write whose answer is lost may take effect
-    /// twice.
+    /// Whether writes take effect exactly once. If false, a write whose answer is lost may take
+    /// effect twice.
     pub exactly_once: bool,
     /// Directory of the servers' Unix sockets (their setting `native-socket-dir`): a server with a
     /// socket there is reached through shared memory, any other by TCP. Asynchronous clients use

@@ -25,12 +25,12 @@ pub enum Outcome {
     Removed { version: u64 },
     /// Result of an increment.
     Number { value: Amount, version: u64 },
-    /// The existing version; `None`: absent.
+    /// The condition did not hold: `current` is the existing version, or `None` if there is none.
     ConditionFailed { current: Option<u64> },
 }
 
 impl Outcome {
-    /// `Err`: the outcome is a problem.
+    /// Makes an outcome of the decoded one; `Err` if that is a problem.
     pub(crate) fn of(outcome: wire::Outcome<'_>) -> Result<Outcome, wire::Problem<'_>> {
         Ok(match outcome {
             wire::Outcome::Value {

@@ -10,7 +10,7 @@ use std::vec::IntoIter;
 /// Maximum bytes of one request's objects.
 const PIECE_BYTES: u32 = 256 << 10;
 
-/// The state of a scan, without the way in which its requests are sent.
+/// The state of a scan, independent of the way in which its requests are sent.
 #[derive(Debug)]
 pub(crate) struct Progress {
     table: TableId,
@@ -33,7 +33,7 @@ impl Progress {
         self.piece.next()
     }
 
-    /// The request for the next piece. `None`: the scan is complete.
+    /// The request for the next piece; `None` if the scan is complete.
     pub fn request(&self) -> Option<Work<'static>> {
         let (range, cursor) = self.rest.last().copied()?;
         Some(Work::Enumerate {

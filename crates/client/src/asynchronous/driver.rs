@@ -37,7 +37,7 @@ struct Running {
     batch: Batch<Call>,
     class: Class,
     lane: usize,
-    /// Its entry in the timers.
+    /// The time of its entry in the timers.
     wakes_us: u64,
 }
 
@@ -52,13 +52,13 @@ pub(super) struct Driver {
     nowhere: Arc<str>,
     running: HashMap<u64, Running>,
     batches: u64,
-    /// When each batch is to be looked at again.
+    /// The times at which batches are to be looked at again.
     timers: BTreeSet<(u64, u64)>,
     /// Batches to be looked at now.
     ready: Vec<u64>,
     /// Lanes whose connection could not be opened.
     broken: Vec<(usize, Unopened)>,
-    /// Operations that have ended since the inbox heard of it.
+    /// Operations that have ended since their room was last given back to the inbox.
     ended: Load,
     /// The map by which the operations in the queues were assigned.
     map: MapVersion,
@@ -114,7 +114,7 @@ impl Driver {
         }
     }
 
-    /// Puts an operation into the lane of its server, as the map has it.
+    /// Puts an operation into the lane of the server that owns its key by the map.
     fn assign(&mut self, call: Call) {
         let class = Class::of(&call);
         let address = match call.as_work().route(self.core.routes()) {
@@ -131,7 +131,8 @@ impl Driver {
         call.end(Err(result));
     }
 
-    /// Ends what has waited for too long, and finds the batches whose time has come.
+    /// Ends operations and requests that have waited for too long, and finds the batches whose time
+    /// has come.
     fn expire(&mut self, now_us: u64) {
         let deadline = self.options.deadline;
         let begun_before_us = now_us.checked_sub(deadline.as_micros() as u64);
@@ -167,7 +168,7 @@ impl Driver {
         }
     }
 
-    /// Gives operations to the core and does what it says, as long as there is anything to do.
+    /// Gives operations to the core and takes the core's next steps, until there are none.
     fn work(&mut self, now_us: u64) {
         loop {
             self.start(now_us);
@@ -250,7 +251,7 @@ impl Driver {
             address: send.address.clone(),
             class: running.class,
         });
-        // D2
+        // D2: the batch moves from its former lane to the lane of this server.
         self.lanes.all[running.lane].batches -= 1;
         self.lanes.all[lane].batches += 1;
         running.lane = lane;
@@ -322,7 +323,7 @@ impl Driver {
             return self.connect(lane, vec![address]);
         }
         self.lanes.all[lane].link.resolving();
-        // A lookup may take seconds (D1).
+        // A lookup may take seconds, so it runs on a thread of its own (D1).
         let inbox = self.inbox.clone();
         let look_up = move || {
             let found = address.to_socket_addrs();
@@ -411,7 +412,7 @@ impl Driver {
         }
     }
 
-    /// Microseconds until there is something to do without an event; `None`: without end.
+    /// Microseconds until there is something to do without an event; `None` if nothing is due.
     fn timeout_us(&mut self, now_us: u64) -> Option<u64> {
         self.inbox.release(std::mem::take(&mut self.ended));
         let (may_sleep, waiting_us) = self.inbox.may_sleep();
@@ -434,7 +435,7 @@ impl Driver {
         for event in events {
             let (token, flags) = (event.data.u64(), event.flags);
             if token == BELL {
-                // Empty if it was not the bell after all.
+                // The read finds nothing if it was not the bell after all.
                 let _ = rustix::io::read(self.inbox.bell(), &mut [0; 8]);
                 continue;
             }

@@ -5,8 +5,8 @@
 //! when that is dropped, so the waiting room never has more than its callers hold.
 //!
 //! **Invariants**
-//! - I1: at most `in_flight_max` operations are in flight, with at most
-//!   `in_flight_bytes_max` bytes, unless it is one alone.
+//! - I1: at most `in_flight_max` operations are in flight, with at most `in_flight_bytes_max`
+//!   bytes; a single operation may have more bytes if it is alone.
 //! - I2: a driver that sleeps is woken by the first operation, address or end that comes.
 //! - I3: after [`Inbox::close`] nothing is taken any more, and nothing stays inside.
 
@@ -146,7 +146,7 @@ impl Inbox {
         let call = Call::new(work, self.now_us(), slot.clone());
         let mut state = self.state();
         if state.closed.is_some() {
-            drop(state); // and then the call, which ends (pending::P1)
+            drop(state); // the call is dropped after the lock, and so ends (pending::P1)
             return (slot, None);
         }
         let ticket = state.admit(call, self.max);
@@ -156,7 +156,7 @@ impl Inbox {
         (slot, ticket)
     }
 
-    /// Takes operations in flight; returns their slots, and a ticket for each that has to wait.
+    /// Puts operations in flight; returns their slots, and a ticket for each that has to wait.
     pub fn call(&self, works: impl Iterator<Item = OwnedWork>) -> Vec<(Arc<Slot>, Option<u64>)> {
         if self.is_inherited() {
             return works.map(|_| (Slot::lost(), None)).collect();
@@ -212,7 +212,7 @@ impl Inbox {
 
     fn ring(&self, wakes: bool) {
         if wakes {
-            // It fails only if the bell has rung very often and was not heard.
+            // This fails only if the counter is full, and then the driver is woken anyway.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
@@ -345,7 +345,7 @@ mod tests {
         }
         let mut news = inbox.take();
         news.calls[0].is_started = true;
-        drop(news); // as a panic of the driver does
+        drop(news); // a panic of the driver drops them in the same way
         inbox.close("for a test");
         assert_eq!(bad.0.load(Ordering::SeqCst), 3, "each was woken once");
         let Poll::Ready(Err(Error::OutcomeUnknown { last, .. })) = poll(&mut sent, &waker) else {

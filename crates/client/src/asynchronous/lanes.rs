@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Batches of a lane that are not done. Further operations wait, and go into one request later.
 const BATCHES_MAX: usize = 4;
-/// Operations of one batch: those of all batches together fit into the window of a session.
+/// Most operations of one batch: all batches of a lane together fit into the window of a session.
 const BATCH_CALLS_MAX: usize = 128;
 const _: () = assert!(BATCHES_MAX * BATCH_CALLS_MAX <= duramen_base::limits::RPC_WINDOW as usize);
 /// A batch takes no further operation beyond this many bytes of keys and values.
@@ -40,7 +40,7 @@ impl Class {
 /// The other side of a lane.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Peer {
-    /// Empty: no server has the tablet now.
+    /// The address; empty if no server has the tablet now.
     pub address: Arc<str>,
     pub class: Class,
 }

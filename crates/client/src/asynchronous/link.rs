@@ -27,7 +27,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 const READ_BYTES: usize = 64 << 10;
 /// A buffer that grew larger than this for one message is not kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
-/// Number of the login: no request has it.
+/// The request number of the login, which no other request has.
 const LOGIN_REQUEST: u64 = u64::MAX;
 /// Token of the inbox's bell; the others are numbers of lanes.
 pub(super) const BELL: u64 = u64::MAX;
@@ -43,14 +43,14 @@ impl Poller {
         Ok(Poller(poller))
     }
 
-    /// Waits for events; `None`: without end.
+    /// Waits for events, at most for the timeout; with `None`, without end.
     pub fn wait(&self, timeout_us: Option<u64>, events: &mut Vec<epoll::Event>) {
         events.clear();
         let timeout = timeout_us.map(|us| rustix::event::Timespec {
             tv_sec: (us / 1_000_000) as i64,
             tv_nsec: (us % 1_000_000 * 1_000) as _,
         });
-        // It fails if a signal comes; the driver then looks at everything again.
+        // The wait fails if a signal comes; the driver then looks at everything again.
         let room = rustix::buffer::spare_capacity(events);
         let _ = epoll::wait(&self.0, room, timeout.as_ref());
     }
@@ -69,7 +69,7 @@ enum State {
     Closed,
     /// The host's addresses are being looked up.
     Resolving,
-    /// `rest`: addresses to be tried after this one.
+    /// TCP is being connected; `rest` are the addresses to be tried after this one.
     Connecting {
         fd: OwnedFd,
         rest: Vec<SocketAddr>,
@@ -92,7 +92,7 @@ pub(super) struct Link {
     session: Option<Box<Session>>,
     /// Requests without an answer, and the times at which they have waited for too long.
     flights: BTreeMap<u64, (u64, Flight)>,
-    /// Those that are not encoded yet, because the link is not open.
+    /// Requests that are not encoded yet, because the link is not open.
     unsent: Vec<u64>,
     requests: u64,
     input: Vec<u8>,
@@ -117,7 +117,7 @@ impl Link {
         self.unsent.push(self.requests);
     }
 
-    /// When the first request has waited for too long.
+    /// The time at which the first request has waited for too long.
     pub fn expires_us(&self) -> Option<u64> {
         let (expires_us, _) = self.flights.values().next()?;
         let patience_us = match self.state {
@@ -127,7 +127,7 @@ impl Link {
         Some(expires_us + patience_us)
     }
 
-    /// The reason why its requests have waited for too long.
+    /// The error of requests that have waited for too long.
     pub fn too_late(&self) -> Unopened {
         match self.state {
             State::LoggingIn(_) => login_unanswered(),

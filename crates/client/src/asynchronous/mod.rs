@@ -85,7 +85,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use work::OwnedWork;
 
-/// The end of a client: its last handle.
+/// Ends the client when its last handle is dropped.
 #[derive(Debug)]
 struct Handle {
     inbox: Arc<Inbox>,

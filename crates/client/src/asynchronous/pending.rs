@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The place where a result is handed over.
+/// The place through which the driver hands a result to the caller.
 #[derive(Debug)]
 pub(super) struct Slot(Mutex<Stage>);
 
@@ -48,7 +48,7 @@ impl Slot {
     fn end(&self, stage: Stage) {
         let before = std::mem::replace(&mut *self.stage(), stage);
         if let Stage::InFlight(Some(waker)) = before {
-            // P2; the panic has been reported by the hook of the program.
+            // P2: no other call is harmed. The panic has been reported by the hook of the program.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
@@ -60,7 +60,7 @@ pub(super) struct Call {
     work: OwnedWork,
     /// The time when the caller called.
     pub begun_us: u64,
-    /// It was given to the core, which may have sent it.
+    /// Whether it was given to the core, which may have sent it.
     pub is_started: bool,
     slot: Option<Arc<Slot>>,
 }
@@ -94,7 +94,7 @@ impl AsWork for Call {
 }
 
 impl Drop for Call {
-    /// P1
+    /// Ends the call, if it has not ended before (P1).
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
             let may_be_done = self.is_started && self.as_work().mutates();
@@ -137,7 +137,7 @@ impl<T> Future for Pending<T> {
     type Output = Result<T, Error>;
 
     /// # Panics
-    /// If it was ready before.
+    /// If it was polled after it was ready.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.inbox.is_inherited() {
             return Poll::Ready(Err(self.inbox.lost(self.mutates))); // P3

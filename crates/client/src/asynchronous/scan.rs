@@ -22,7 +22,7 @@ impl AsyncScan {
         }
     }
 
-    /// The next object and its key; `None`: the scan is complete. After an error the next call
+    /// The next object and its key; `None` if the scan is complete. After an error the next call
     /// requests the same piece again. A future that is dropped loses no object.
     pub async fn next(&mut self) -> Option<Result<(Vec<u8>, Object), Error>> {
         loop {

@@ -3,7 +3,7 @@
 use crate::core::{AsWork, Work};
 use duramen_wire::native::message::{Operation, Single};
 
-/// One allocation holds key and value, one after the other.
+/// A piece of work whose key and value are in one allocation, one after the other.
 #[derive(Debug)]
 pub(super) struct OwnedWork {
     /// The work, with an empty key, value or name.
@@ -99,7 +99,7 @@ impl AsWork for OwnedWork {
                     ..single
                 })
             }
-            // It was a string before.
+            // The bytes come from a string, so they are valid.
             Work::Table(_) => Work::Table(std::str::from_utf8(key).unwrap_or_default()),
             other => other,
         }

@@ -50,7 +50,7 @@ impl<'a> Work<'a> {
         matches!(self, Work::Operation(single) if single.operation.mutates())
     }
 
-    /// The route to its server, by this map.
+    /// The route to the owner of its key, by this map.
     pub fn route(&self, routes: &Routes) -> Route {
         let (table, hash) = match self {
             Work::Operation(single) => (single.table, routes.hash(single.key)),
@@ -74,7 +74,7 @@ impl AsWork for Work<'_> {
 
 #[derive(Clone, Debug)]
 pub(super) enum State {
-    /// To be sent: from this time on, or when there is a newer map than this one.
+    /// To be sent, from a given time on or when there is a map newer than the given one.
     Open {
         not_before_us: u64,
         map: MapVersion,
@@ -92,11 +92,12 @@ pub struct CallPart<W> {
     pub(super) state: State,
     deadline: Duration,
     deadline_us: u64,
-    /// The tablet of its owner when it was last sent: an enumeration's range is limited to it.
+    /// The tablet of its key when it was last sent: an enumeration's range is limited to this
+    /// tablet.
     tablet: Option<KeyRange>,
     /// Its RPC id, and the acknowledgement sent with it last.
     rpc: Option<Rpc>,
-    /// The session that its RPC id is of.
+    /// The session to which its RPC id belongs.
     session: SessionKey,
     /// Consecutive failures.
     failures: u32,
@@ -266,12 +267,12 @@ impl<W: AsWork> CallPart<W> {
         self.work.as_work().mutates()
     }
 
-    /// Whether it is to be sent.
+    /// Whether the part is to be sent, now or later.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.state, State::Open { .. })
     }
 
-    /// Whether it can be sent now.
+    /// Whether the part can be sent now.
     pub(super) fn is_due(&self, now_us: u64, map: MapVersion) -> bool {
         match self.state {
             State::Open {
@@ -286,7 +287,7 @@ impl<W: AsWork> CallPart<W> {
         self.work.as_work().route(routes)
     }
 
-    /// The name of its table, for texts.
+    /// The name of its table, for error texts.
     pub(super) fn table_name(&self, routes: &Routes) -> String {
         match self.work.as_work() {
             Work::Operation(single) => routes.name(single.table),
@@ -316,8 +317,8 @@ impl<W: AsWork> CallPart<W> {
         self.rpc.map(|_| self.session)
     }
 
-    /// Assigns an RPC id if it needs one, and updates the acknowledgement; false: no id is
-    /// available. `key`: the session of a new id.
+    /// Assigns an RPC id, from the session `key`, if the part needs one, and updates the
+    /// acknowledgement. Returns false if no id is available.
     pub(super) fn name(&mut self, now_us: u64, sessions: &mut Sessions, key: SessionKey) -> bool {
         if !self.mutates() {
             return true;
@@ -374,7 +375,7 @@ impl<W: AsWork> CallPart<W> {
         self.state = State::Open { not_before_us, map };
     }
 
-    /// Repeats it at this time, at the key's owner of that time.
+    /// Sends the part again at this time, to the server that owns the key by then.
     pub(super) fn retry(&mut self, at_us: u64) {
         self.state = State::Open {
             not_before_us: at_us,
@@ -390,8 +391,8 @@ impl<W: AsWork> CallPart<W> {
         self.settle(sessions, Err(error));
     }
 
-    /// Ends it with an error that says that it was not executed, unless an earlier copy may have
-    /// been (core::K1).
+    /// Ends the part with an error that says that it was not executed, unless an earlier copy may
+    /// have been executed (core::K1).
     pub(super) fn refuse(&mut self, sessions: &mut Sessions, error: &Error) {
         let error = match error {
             error if self.is_known_undone() || !self.mutates() => error.clone(),

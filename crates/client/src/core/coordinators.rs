@@ -1,4 +1,5 @@
-//! Chooses the coordinator to ask.
+//! The choice of the coordinator to ask: the last one that answered, or the leader that another one
+//! named.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ pub struct Coordinators {
 
 impl Coordinators {
     /// # Panics
-    /// If there are no addresses: options are checked before.
+    /// If there are no addresses: the options were checked before this.
     pub(super) fn new(addresses: Vec<String>) -> Coordinators {
         assert!(!addresses.is_empty(), "a coordinator's address is needed");
         Coordinators {

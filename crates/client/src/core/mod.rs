@@ -22,9 +22,10 @@
 //!   deadline. An operation that no other attempt can complete ends at once.
 //! - K4: of all calls, one at a time asks the coordinator for the map, and one for each lease; the
 //!   others wait for the answer.
-//! - K6: an address that has refused the client's login is not asked again for a second, and what
-//!   only it could do ends; everything else goes on.
-//! - K5: an answer or a failure that comes after an operation has ended changes nothing of it.
+//! - K6: an address that has refused the client's login is not asked again for a second. Operations
+//!   that only this address could complete end; all others go on.
+//! - K5: an answer or a failure that comes after the end of its operation does not change the
+//!   result.
 //!
 //! Times are microseconds of a monotonic clock.
 //!
@@ -158,15 +159,15 @@ pub struct Core {
     routes: Routes,
     sessions: Sessions,
     coordinators: Coordinators,
-    /// A call found that the map is outdated.
+    /// Whether a call found that the map is outdated.
     map_wanted: bool,
     /// No request before this time: the coordinator has just answered that it has no newer map.
     map_not_before_us: u64,
-    /// When the last map arrived, or the answer that it is current.
+    /// The time when the last map arrived, or the answer that it is current.
     map_fresh_us: u64,
-    /// A call is asking (K4), until this time at the latest.
+    /// Until this time at the latest, a call is asking for the map (K4).
     map_asked_until_us: u64,
-    /// How long an answer of the coordinator is waited for.
+    /// Longest wait for an answer of the coordinator.
     ask_timeout_us: u64,
     exactly_once: bool,
     random: Random,
@@ -278,8 +279,8 @@ impl Core {
         self.ask_map(now_us)
     }
 
-    /// Whether the coordinator that would be asked has refused the login: the reason, and until
-    /// when.
+    /// The reason for which the coordinator that would be asked has refused the login, and the time
+    /// until which it is not asked; `None` if it has not refused.
     fn denied_coordinator(&self, now_us: u64) -> Option<(Error, u64)> {
         if self.denials.is_empty() {
             return None;
@@ -288,7 +289,7 @@ impl Core {
         (now_us < known.1).then(|| known.clone())
     }
 
-    /// Ends the parts that only an answer of the coordinator could help (K6).
+    /// Ends the parts that need an answer of the coordinator (K6).
     fn fail_needy<W: AsWork>(&mut self, now_us: u64, batch: &mut Batch<W>, error: &Error) {
         for part in &mut batch.parts {
             if !part.is_open() {
@@ -308,7 +309,7 @@ impl Core {
         }
     }
 
-    /// The step for the leases that the batch needs; `None`: it has them.
+    /// The step for the leases that the batch needs; `None` if it has them.
     fn lease<W: AsWork>(&mut self, now_us: u64, batch: &Batch<W>) -> Option<Next> {
         if let Some(key) = self.sessions.common() {
             return self.lease_of(now_us, batch, key);
@@ -339,8 +340,8 @@ impl Core {
         batch: &Batch<W>,
         key: SessionKey,
     ) -> Option<Next> {
-        // In the first half of the lease there is nothing to ask; later, the next call that comes
-        // here renews it.
+        // In the first half of a lease nothing is asked; in the second half, the next call that
+        // comes here renews it.
         let session = self.sessions.get(key);
         let client = session.wants_lease(now_us)?;
         let asked_until_us = session.asked_until_us;
@@ -411,7 +412,8 @@ impl Core {
             }
             let key = self.sessions.key(server);
             if wants_ids && !part.name(now_us, &mut self.sessions, key) {
-                // core::session::S3: too many are open. When others end, this one continues.
+                // core::session::S3: too many ids are open. When other requests end, this one
+                // continues.
                 part.retry(now_us + PAUSE_US);
                 continue;
             }
@@ -432,7 +434,7 @@ impl Core {
         sends
     }
 
-    /// Handles a part that no server has by the current map.
+    /// Handles a part whose tablet no server has by the current map.
     fn not_owned<W: AsWork>(
         &mut self,
         now_us: u64,
@@ -623,7 +625,7 @@ impl Core {
         }
     }
 
-    /// Retries by a newer map, as soon as that arrives.
+    /// Tries again with a newer map, as soon as that arrives.
     fn reroute<W: AsWork>(&mut self, now_us: u64, part: &mut CallPart<W>, send: &Send, last: &str) {
         self.map_wanted |= self.routes.version() == send.map;
         let failures = part.count_failure();
@@ -709,34 +711,36 @@ impl Core {
         }
     }
 
-    /// The cluster refuses this client: every call ends with this error.
+    /// Notes that the cluster refuses this client: every call ends with this error.
     pub fn refuse(&mut self, error: Error) {
         self.refused = Some(error);
     }
 
-    /// This address refuses the client's login. It is asked again after [`DENIED_US`]: users may
-    /// change, and more logins that fail would slow this machine's others.
+    /// Notes that this address refuses the client's login. It is asked again after [`DENIED_US`],
+    /// because users may change. More failed logins before that would slow down other logins of
+    /// this machine.
     pub fn deny(&mut self, now_us: u64, address: &str, error: Error) {
         self.denials.retain(|_, (_, until_us)| now_us < *until_us);
         let until_us = now_us + DENIED_US;
         self.denials.insert(Arc::from(address), (error, until_us));
     }
 
-    /// As [`deny`](Self::deny), by the coordinator, which has not answered this question for it.
+    /// As [`deny`](Self::deny), for a coordinator that has refused the login before this question.
     pub fn deny_question(&mut self, now_us: u64, ask: &CoordinatorRequest, error: Error) {
         self.ask_again(ask, now_us + DENIED_US);
         self.deny(now_us, &ask.address, error);
     }
 
-    /// As [`deny`](Self::deny), by the server of this request.
+    /// As [`deny`](Self::deny), for the server of this request.
     pub fn denied<W: AsWork>(&mut self, now_us: u64, batch: &mut Batch<W>, send: &Send, why: &str) {
         let error = Error::Refused(format!("{} at {}: {why}", send.server, send.address));
         self.end(batch, send, &error);
         self.deny(now_us, &send.address, error);
     }
 
-    /// The server of this request has not answered the login in time, so the request was not sent.
-    /// It is tried again, but not at once: each login costs the server.
+    /// Notes that the server of this request has not answered the login in time, so that the
+    /// request was not sent. The request is tried again, but not at once, because each login costs
+    /// the server.
     pub fn login_unanswered<W: AsWork>(
         &mut self,
         now_us: u64,

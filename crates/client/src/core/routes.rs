@@ -15,7 +15,7 @@ pub enum Route {
         /// The tablet's range.
         range: KeyRange,
     },
-    /// The answer is in the map: the id of a table.
+    /// No server is needed, because the map has the answer: the id of a table.
     Here(TableId),
     /// The tablet is being recovered.
     NotServed,
@@ -82,7 +82,7 @@ impl Routes {
         }
     }
 
-    /// Version of the map; 0: there is none.
+    /// Version of the map; 0 if there is none.
     pub fn version(&self) -> MapVersion {
         self.version
     }

@@ -55,7 +55,7 @@ impl Sessions {
 #[derive(Debug, Default)]
 pub(super) struct Session {
     client: Option<ClientId>,
-    /// A call is asking for the lease (core::K4), until this time at the latest.
+    /// Until this time at the latest, a call is asking for the lease (core::K4).
     pub asked_until_us: u64,
     lease_until_us: u64,
     renew_at_us: u64,
@@ -65,12 +65,13 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// The client's id, if its lease lasts.
+    /// The client's id, if its lease has not ended.
     pub fn client(&self, now_us: u64) -> Option<ClientId> {
         self.client.filter(|_| now_us < self.lease_until_us) // S4
     }
 
-    /// Whether a lease should be requested, and for which client; `None`: the lease is fresh.
+    /// Returns `Some` if a lease should be requested, with the client whose lease is to be renewed,
+    /// if there is one. `None` if the lease is fresh.
     pub fn wants_lease(&self, now_us: u64) -> Option<Option<ClientId>> {
         match self.client(now_us) {
             None => Some(None),
@@ -82,7 +83,7 @@ impl Session {
     /// Notes a lease that was granted in answer to a question sent at `sent_us`.
     pub fn leased(&mut self, sent_us: u64, client: ClientId, ttl_ms: u32) {
         if self.client != Some(client) {
-            // A new client starts from the beginning; open requests of the old one belong to an
+            // A new client id starts with new ids; open requests under the old one belong to an
             // ended lease.
             *self = Session {
                 client: Some(client),
@@ -114,7 +115,7 @@ impl Session {
         self.open.first().map_or(self.last, |first| first - 1)
     }
 
-    /// A new id; `None`: too many are open (S3), or there is no lease.
+    /// A new RPC id; `None` if too many are open (S3), or there is no lease.
     pub fn begin(&mut self, now_us: u64) -> Option<(ClientId, RpcId)> {
         let client = self.client(now_us)?;
         if self.last + 1 - self.acknowledged() > u64::from(RPC_WINDOW) {
@@ -127,7 +128,7 @@ impl Session {
 
     /// The RPC fields of a request with this id that is sent now.
     pub fn rpc(&self, client: ClientId, id: RpcId) -> Rpc {
-        // Nothing more of an earlier client is acknowledged.
+        // No request of an earlier client id is acknowledged any more.
         let acknowledged = if self.client == Some(client) {
             self.acknowledged().min(id.0 - 1)
         } else {
@@ -140,7 +141,7 @@ impl Session {
         }
     }
 
-    /// S2
+    /// Notes that the request with this id is done (S2).
     pub fn done(&mut self, client: ClientId, id: RpcId) {
         if self.client == Some(client) {
             self.open.remove(&id.0);

@@ -8,7 +8,8 @@ use duramen_wire::native::message::Amount;
 /// A piece of an enumeration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Objects {
-    /// The rest of the range, with the cursors from which to continue; empty: the end was reached.
+    /// The rest of the range, with the cursors from which to continue; empty if the end was
+    /// reached.
     pub rest: Vec<(KeyRange, u64)>,
     /// Keys and their objects.
     pub objects: Vec<(Vec<u8>, Object)>,

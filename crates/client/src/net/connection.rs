@@ -28,7 +28,8 @@ const TRUSTED: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Stream,
-    /// A forked process must not use its parent's connections.
+    /// The process that made the connection: a forked process must not use its parent's
+    /// connections.
     origin: Origin,
     /// The socket's current timeout: setting it costs a system call.
     timeout: Duration,
@@ -49,7 +50,7 @@ pub(crate) enum Unopened {
     Foreign(String),
     /// The login is refused: the user or the password is wrong, or the other side knows no users.
     Denied(String),
-    /// The login has no answer in time.
+    /// The login had no answer in time.
     Unanswered(String),
 }
 
@@ -75,7 +76,8 @@ impl From<Unopened> for String {
 }
 
 impl Connection {
-    /// Connects; each side proves to the other that it has the token. `identity`: over TLS.
+    /// Connects, over TLS if there is an `identity`; each side proves to the other that it has the
+    /// token.
     pub fn open(
         address: &str,
         cluster: &str,
@@ -110,7 +112,7 @@ impl Connection {
         let deadline = Instant::now() + timeout;
         let socket = duramen_shm::connect(path).map_err(|error| error.to_string())?;
         let mut connection = Connection::over(Stream::Unix(socket), cluster, token, timeout)?;
-        // The last proof: the server shares its memory only then.
+        // This sends the last proof: the server shares its memory only after it.
         connection.transmit(deadline.saturating_duration_since(Instant::now()))?;
         connection.stream = connection.stream.share(&connection.input, spin)?;
         Ok(connection)
@@ -273,7 +275,8 @@ impl Connection {
     }
 }
 
-/// An error is foreign if no other attempt changes it and the user has to know it.
+/// Sorts an error of the handshake: it is foreign if no later attempt can succeed and the user has
+/// to know it.
 pub(crate) fn unopened(error: HelloError) -> Unopened {
     let text = error.to_string();
     match error {
@@ -285,7 +288,7 @@ pub(crate) fn unopened(error: HelloError) -> Unopened {
     }
 }
 
-/// The login has no answer in time.
+/// The login had no answer in time.
 pub(crate) fn login_unanswered() -> Unopened {
     Unopened::Unanswered("no answer to the login in time: its password may be wrong".to_owned())
 }

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Looks at the ring between two looks at the clock.
+/// Number of looks at the ring between two looks at the clock.
 const LOOKS: u32 = 16;
 /// Bells received at once.
 const BELLS: usize = 64;
@@ -19,7 +19,7 @@ pub(super) struct Local {
     /// See `Options::spin`.
     spin: Duration,
     spinner: Spinner,
-    /// The socket has ended: after the bytes in the ring nothing comes.
+    /// Whether the socket has ended: after the bytes in the ring no more come.
     has_ended: bool,
 }
 
@@ -112,7 +112,7 @@ impl Local {
         has_come.map_err(corrupt)
     }
 
-    /// Spins for a limited time; returns whether it has come.
+    /// Spins for a limited time; returns whether the event has come.
     fn spin(&mut self, awaited: Awaited, left: Duration) -> io::Result<bool> {
         let mut spinner = std::mem::take(&mut self.spinner);
         let found = spinner.spin(self.spin.min(left), || {

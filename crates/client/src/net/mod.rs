@@ -2,9 +2,9 @@
 //! during the call.
 //!
 //! A call takes a connection per server from the pool, sends all its requests, then reads all
-//! answers. So a calling thread meets other threads only at two short locks, and the servers work
-//! for it in parallel. (Requests of many threads on one connection would need a reading thread, and
-//! two thread switches per call.)
+//! answers. So a calling thread shares only two short locks with other threads, and the servers
+//! work for it in parallel. (Requests of many threads on one connection would need a reading
+//! thread, and two thread switches per call.)
 
 mod connection;
 mod local;
@@ -64,7 +64,8 @@ impl Shared {
     }
 
     pub fn core(&self) -> MutexGuard<'_, Core> {
-        // No panic that a caller could have caught leaves the state half changed.
+        // A poisoned lock is used on: no panic that a caller could have caught leaves the state
+        // half changed.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -270,7 +271,8 @@ impl Shared {
                     }
                 }
                 Ok(CoordinatorAnswer::Refused(refusal @ Refusal::Store(_))) => {
-                    // A store that failed may have stored it nevertheless.
+                    // A coordinator's store that reported a failure may have stored the change
+                    // nevertheless.
                     may_be_done = true;
                     let why = refusal.to_string();
                     self.core().coordinators().failed(&address, &why);
@@ -304,7 +306,7 @@ pub(crate) enum Failure {
     Again(String),
     /// The login is refused.
     Login(Error),
-    /// The user may not do this, or has not logged in. Its rights may change.
+    /// The user may not do this, or the client has not logged in. The user's rights may change.
     Denied(Error),
     Never(Error),
 }

@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time that is left.
+/// The time that is left, for the parts of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
-    /// For one attempt.
+    /// Time for one attempt.
     pub attempt: Duration,
-    /// For the whole call: that is what a login may take.
+    /// Time for the whole call, which a login may take.
     pub call: Duration,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Pool {
     socket_dir: Option<PathBuf>,
     spin: Duration,
     idle: Mutex<HashMap<String, Vec<Connection>>>,
-    /// Why the last new connection does not use shared memory.
+    /// The reason why the last new connection does not use shared memory.
     not_local: Mutex<Option<String>>,
 }
 
@@ -66,7 +66,7 @@ impl Pool {
     }
 
     /// A connection to this address that the other side has not closed, as far as is visible: an
-    /// idle one, or a new one. `timeouts`: for its handshake, and for the whole call.
+    /// idle one, or a new one. `timeouts` bound its handshake and the whole call.
     pub fn take(&self, address: &str, timeouts: Timeouts) -> Result<Connection, Unopened> {
         self.take_or(address, || {
             let since = Instant::now();
@@ -99,7 +99,7 @@ impl Pool {
         self.log_in(opened, timeouts.after(since.elapsed()).call)
     }
 
-    /// `timeout`: of the whole call.
+    /// Logs in on a new connection; `timeout` is that of the whole call.
     fn log_in(&self, opened: Connection, timeout: Duration) -> Result<Connection, Unopened> {
         match &self.login {
             Some(login) => opened.log_in(login, timeout.min(LOGIN_PATIENCE)),
@@ -120,8 +120,8 @@ impl Pool {
         open()
     }
 
-    /// A connection through shared memory. `None`: the server has no socket on this machine, no
-    /// more shared memory, or does not answer; TCP then either works or gives the reason.
+    /// A connection through shared memory. `None` if the server has no socket on this machine, has
+    /// no more shared memory, or does not answer; TCP then either works or gives the reason.
     fn open_locally(
         &self,
         address: &str,

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 pub(super) enum Stream {
     Tcp(Tcp),
     Tls(Box<duramen_tls::Stream>),
-    /// During the handshake at a Unix socket.
+    /// A Unix socket, during the handshake.
     Unix(UnixStream),
-    /// After it.
+    /// Shared memory, after the handshake at a Unix socket.
     Local(Box<Local>),
 }
 
@@ -49,7 +49,7 @@ impl Stream {
     }
 
     /// Replaces a Unix socket, at which the handshake is over, by the memory that the server shares
-    /// now. `input`: bytes that were received already; none is right.
+    /// now. `input` are bytes that were received already; any at all are an error.
     pub fn share(&mut self, input: &[u8], spin: Duration) -> Result<Stream, String> {
         let Stream::Unix(socket) = self else {
             return Err("no Unix socket".to_owned());
@@ -81,7 +81,8 @@ impl Stream {
         }
     }
 
-    /// Sends all bytes. `timeout`: in total with shared memory, of each write otherwise.
+    /// Sends all bytes. `timeout` bounds the whole call with shared memory, and each write
+    /// otherwise.
     pub fn send(&mut self, bytes: &[u8], timeout: Duration) -> io::Result<()> {
         match self {
             Stream::Tcp(tcp) => tcp.stream.write_all(bytes),
@@ -94,7 +95,7 @@ impl Stream {
         }
     }
 
-    /// Receives available bytes; 0: the other side has ended.
+    /// Receives available bytes; returns 0 if the other side has ended.
     pub fn receive(&mut self, out: &mut [u8], deadline: Instant) -> io::Result<usize> {
         match self {
             Stream::Tcp(tcp) => tcp.receive(out),

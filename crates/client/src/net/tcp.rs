@@ -25,7 +25,7 @@ impl Tcp {
         }
     }
 
-    /// Receives available bytes, and waits for the first; 0: the other side has ended.
+    /// Receives available bytes, and waits for the first; returns 0 if the other side has ended.
     pub fn receive(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let since = Instant::now();
         let spin_us = self.spin.as_micros() as u64;
@@ -43,7 +43,7 @@ impl Tcp {
         Ok(received)
     }
 
-    /// Spins for a limited time. `None`: nothing has come.
+    /// Spins for a limited time; returns `None` if no bytes have come.
     fn spin(&mut self, out: &mut [u8]) -> Option<io::Result<usize>> {
         let stream = &self.stream;
         self.spinner.spin(self.spin, || {
