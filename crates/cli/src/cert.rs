@@ -253,7 +253,7 @@ fn rotate(args: &RotateArgs) -> Result<(String, Value), MakeError> {
     Ok((text, value))
 }
 
-/// A certificate that was made, as text and as JSON.
+/// The report about a certificate that was made, as text and as JSON.
 fn told(done: &str, issued: &Issued) -> (String, Value) {
     let (certificate, key) = (issued.certificate.display(), issued.key.display());
     let text = format!(

@@ -24,10 +24,10 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{fmt, registry, reload};
 
-/// Queued lines. Further ones are lost: the writer stalls.
+/// Most queued lines. Further lines are lost, because the writer stalls.
 const QUEUE: usize = 1024;
-/// A writer that takes longer for a line is stalled. Longer than any disk needs for a line, short
-/// enough for waiting clients.
+/// A writer that takes longer than this for a line is stalled. The time is longer than any disk
+/// needs for a line, and short enough for waiting clients.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Longest wait at the end of the process for what is still queued: on a busy machine the writer
@@ -39,7 +39,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Settings {
     pub(crate) level: Level,
     pub(crate) json: bool,
-    /// None: standard error.
+    /// The log's file; `None` for standard error.
     pub(crate) file: Option<PathBuf>,
 }
 
@@ -77,7 +77,7 @@ struct Counts {
     written: u64,
     /// Lines that were not written, and not reported yet.
     lost: u64,
-    /// The writer took too long: no thread waits for it until it has caught up.
+    /// Whether the writer took too long: then no thread waits for it until it has caught up.
     stalls: bool,
 }
 
@@ -195,7 +195,7 @@ fn subscribe(
         .try_init()
         .map_err(|error| format!("no log: {error}"))?;
     Ok(Box::new(move |level| {
-        // It fails only when logging has ended.
+        // This fails only when logging has ended.
         let _ = handle.reload(LevelFilter::from_level(level));
     }))
 }
@@ -207,8 +207,8 @@ pub(crate) fn set_level(level: Level) {
     }
 }
 
-/// Opens the log's file again, under its given name: the file may have been renamed. `false` = the
-/// log is on standard error.
+/// Opens the log's file again, under its given name: the file may have been renamed. Returns false
+/// if the log is on standard error.
 ///
 /// # Errors
 /// A sentence; the log continues in the open file.
@@ -221,8 +221,8 @@ pub(crate) fn reopen() -> Result<bool, String> {
     Ok(true)
 }
 
-/// Writes text to standard error behind earlier log lines; `false` = there is no log, and nothing
-/// was done.
+/// Writes text to standard error behind earlier log lines; Returns false if there is no log, and
+/// nothing was done.
 pub(crate) fn to_stderr(words: &[u8]) -> bool {
     let Some(log) = LOG.get() else {
         return false;
@@ -240,7 +240,7 @@ pub(crate) fn to_file(words: &[u8]) {
     }
 }
 
-/// Waits until the log is written, for a moment: the process ends.
+/// Waits for a moment until the log is written, before the process ends.
 pub(crate) fn drain() {
     if let Some(log) = LOG.get() {
         log.state.drain(LAST_PATIENCE);
@@ -283,7 +283,7 @@ impl Write for Lines {
 
 /// The writing thread.
 fn write_all(messages: &Receiver<Message>, state: &State, mut file: Option<File>) {
-    // True after a partial write of a line, so that the next line does not continue it.
+    // Set after a partial write of a line, so that the next line does not continue it.
     let mut is_torn = false;
     for message in messages {
         let is_written = match message {
@@ -377,7 +377,7 @@ mod tests {
         state.drain(Duration::from_secs(60));
         assert_eq!(state.counts().written, 1);
         late.join().unwrap();
-        // A writer that never comes is waited for no longer than that.
+        // Nobody waits longer than that for a writer that never comes.
         let (queue, _messages) = sync_channel(2);
         assert!(!state.hand_over(&queue, Message::Line(b"x\n".to_vec())));
         state.drain(Duration::from_millis(1));

@@ -31,7 +31,7 @@ pub(crate) struct LoginArgs {
         value_name = "FILE"
     )]
     password_file: Option<PathBuf>,
-    /// The password that a person has typed: for all connections of the command.
+    /// The password that a person has typed, which all connections of the command use.
     #[arg(skip)]
     typed: OnceLock<String>,
 }
@@ -42,7 +42,7 @@ impl LoginArgs {
         self.user.as_deref()
     }
 
-    /// The password; `None`: there is none.
+    /// The password; `None` if there is none.
     ///
     /// # Errors
     /// The file cannot be read; or a user is named without a password, and there is no terminal to
@@ -70,7 +70,7 @@ impl LoginArgs {
         Ok(Some(self.typed.get_or_init(|| typed).clone()))
     }
 
-    /// The login of a native client; `None`: the command has no password.
+    /// The login of a native client; `None` if the command has no password.
     ///
     /// # Errors
     /// As [`secret`](Self::secret).
@@ -81,7 +81,8 @@ impl LoginArgs {
     }
 }
 
-/// The first line of a file with a secret. The file may not be long: a device has no end.
+/// The first line of a file with a secret. The length of the file is limited, because reading a
+/// device may never end.
 ///
 /// # Errors
 /// Those of [`file::load`].
@@ -96,8 +97,8 @@ fn ask(user: &str) -> io::Result<String> {
     write!(terminal, "Password of {user}: ")?;
     let before = tcgetattr(&terminal)?;
     let mut silent = before.clone();
-    // Nor does a signal end this before the terminal is as it was: ^C is a character, which ends
-    // the line.
+    // No signal of the keyboard ends the process before the terminal is restored: ^C is read as a
+    // character, which ends the line.
     silent
         .local_modes
         .remove(LocalModes::ECHO | LocalModes::ISIG);
@@ -115,7 +116,7 @@ const INTERRUPT: u8 = 3;
 /// The line that a person types.
 ///
 /// # Errors
-/// `Interrupted`: by ^C.
+/// `Interrupted` if ^C was typed.
 fn typed_line(terminal: impl Read) -> io::Result<String> {
     let mut line = Vec::new();
     for byte in BufReader::new(terminal).bytes() {

@@ -127,8 +127,8 @@ fn command() -> clap::Command {
     without_empty_variables(whole)
 }
 
-/// An empty variable is as none, for each option: `${DURAMEN_PASSWORD:-}` of a compose file makes
-/// one. (Settings of a server: `config::Loaded`.)
+/// Makes each option treat an empty variable as unset: `${DURAMEN_PASSWORD:-}` of a compose file
+/// makes such a variable. (`config::Loaded` does the same for the settings of a server.)
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|text| text.is_empty());
     let command = command.mut_args(|arg| {
@@ -141,8 +141,8 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
     command.mut_subcommands(without_empty_variables)
 }
 
-/// Ends the process on a panic: a process without one of its threads must look dead to the others,
-/// not hang; also if panics unwind, and if standard error is not read.
+/// Ends the process on a panic, even if panics unwind, and if standard error is not read. A process
+/// without one of its threads must look dead to other servers, and not hang.
 fn die_of_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -175,7 +175,7 @@ fn refuse(error: &clap::Error) -> ! {
         _ => None,
     };
     let flag = text(ContextKind::InvalidArg).unwrap_or_default();
-    // In `--maxmemory-policy <CHOICE>`.
+    // The flag's name, out of a text like `--maxmemory-policy <CHOICE>`.
     let name = flag.trim_start_matches('-').split(' ').next();
     let name = name.unwrap_or_default();
     let value = text(ContextKind::InvalidValue).unwrap_or_default();
@@ -184,7 +184,7 @@ fn refuse(error: &clap::Error) -> ! {
         hint => Some(format!("{value}{hint}")),
     };
     let Some(advice) = advice else { error.exit() };
-    // A value that is similar in spelling is none that does the same.
+    // The error is made without a suggestion: a value of similar spelling does not do the same.
     let mut plain = clap::Error::new(error.kind()).with_cmd(&command());
     for (kind, value) in error.context() {
         if kind != ContextKind::SuggestedValue {

@@ -9,7 +9,7 @@
 //!   stop: a reload that ends outside of this time does not report readiness.
 //! - Y2: no report waits. One that the supervisor does not take is lost.
 //!
-//! Any thread may report; the lock keeps the order of reports that of the states.
+//! Any thread may report; a lock keeps the reports in the order of the states.
 
 use std::fmt::Display;
 use std::os::linux::net::SocketAddrExt as _;
@@ -20,8 +20,8 @@ use std::time::Duration;
 
 /// Names the socket of the supervisor. (Children do not inherit it: see `up::child`.)
 pub(crate) const SOCKET_ENV: &str = "NOTIFY_SOCKET";
-/// Longest time between two reports that the process works, in microseconds; and the process of
-/// which they are expected.
+/// Two variables: the longest time between two reports that the process works, in microseconds, and
+/// the process from which these reports are expected.
 const WATCHDOG_ENV: [&str; 2] = ["WATCHDOG_USEC", "WATCHDOG_PID"];
 /// Reports in that time: one or two may be missing before the supervisor acts.
 const REPORTS_PER_PERIOD: u32 = 4;
@@ -95,8 +95,8 @@ impl Drop for Reload {
     }
 }
 
-/// If the supervisor asks for it (`WatchdogSec=`): starts a thread that reports that the process
-/// works, as long as `is_stuck` denies the opposite.
+/// If the supervisor asks for it (`WatchdogSec=`), starts a thread that reports that the process
+/// works, as long as `is_stuck` returns false.
 pub(crate) fn watch_over(is_stuck: impl Fn() -> bool + Send + 'static) {
     let [period, process] = WATCHDOG_ENV.map(std::env::var);
     let is_other = process.is_ok_and(|process| process != std::process::id().to_string());
@@ -115,7 +115,7 @@ pub(crate) fn watch_over(is_stuck: impl Fn() -> bool + Send + 'static) {
     });
 }
 
-/// Y2: errors are ignored, because a process without a supervisor works too.
+/// Sends a report (Y2). Errors are ignored, because a process without a supervisor works too.
 fn send(report: &str) {
     let _ = try_send(report);
 }

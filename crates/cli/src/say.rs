@@ -35,7 +35,7 @@ pub(crate) fn ready(words: String) {
     });
 }
 
-/// To standard error; in order with the log, if the log is there.
+/// Writes to standard error, in order with the log's lines, if the log is there too.
 pub(crate) fn error(text: Arguments<'_>) {
     let text = text.to_string();
     if !log::to_stderr(text.as_bytes()) {
@@ -52,7 +52,7 @@ pub(crate) fn last_words(words: &str) {
     log::drain();
 }
 
-/// To standard output of a tool (N1).
+/// Writes to the standard output of a tool (N1).
 pub(crate) fn out(text: Arguments<'_>) {
     let mut stdout = std::io::stdout();
     if let Err(reason) = stdout.write_fmt(text).and_then(|()| stdout.flush()) {

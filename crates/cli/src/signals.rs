@@ -18,7 +18,7 @@ pub(crate) enum Order {
     Reload,
     /// Write all waits of the threads into the log.
     Report,
-    /// Nothing.
+    /// Do nothing.
     Ignore,
 }
 

@@ -30,7 +30,7 @@ One connection with one request at a time. `spins`: the client spins for an answ
 
 Exit codes: 0 measured, 1 could not measure, 2 wrong usage.";
 
-/// Longer than any answer: the client never sleeps.
+/// The client's spin: longer than any answer takes, so the client never sleeps.
 const SPIN: Duration = Duration::from_secs(1);
 
 struct Way {

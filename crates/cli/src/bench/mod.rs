@@ -102,9 +102,9 @@ enum CommandName {
 /// Most bytes of requests that are on the way at once: all connections send a pipeline, and each
 /// keeps it in memory until the socket has taken it.
 const IN_FLIGHT_BYTES_MAX: usize = 1 << 30;
-/// More bytes than a request has beside its values and further keys: verb, key, lengths.
+/// Upper bound of a request's bytes without its values and further keys: verb, key, lengths.
 const REQUEST_BYTES: usize = 64;
-/// More bytes than each further key has.
+/// Upper bound of the bytes of each further key.
 const KEY_BYTES: usize = 32;
 
 /// A number from 1 to `most`.
@@ -112,7 +112,7 @@ fn count(most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=most)
 }
 
-/// No server takes a longer value than this one.
+/// A number of bytes of a value: at most the longest value of a server.
 fn bytes_of_value() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(0..=VALUE_BYTES_MAX as u64)
 }
@@ -151,7 +151,7 @@ fn amount(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number from 0.001 to 1,000,000,000".to_owned())
 }
 
-/// The formula of the distribution has a gap at 1.
+/// An exponent of the Zipfian distribution: not 1, for which its formula is undefined.
 fn exponent(text: &str) -> Result<f64, String> {
     let wrong = || "a number between 0 and 2, but not 1".to_owned();
     let exponent: f64 = text.parse().map_err(|_| wrong())?;
@@ -236,8 +236,7 @@ fn load(args: &LoadArgs, tls: &RespTlsArgs) -> Result<Load, Failure> {
     })
 }
 
-/// The server of the other commands, if no flag names one. `tls_port`: that of TLS, if there is
-/// one.
+/// The server of a command whose flags name none. `tls_port` is the port of TLS, if there is one.
 fn usual(tls_port: Option<u16>) -> String {
     let or = |name, default: &str| {
         let text = std::env::var(name).ok().filter(|text| !text.is_empty());
@@ -287,7 +286,7 @@ mod tests {
     use super::*;
     use clap::{Args as _, Command, FromArgMatches as _};
 
-    /// They aborted the program for lack of memory, or measured nothing for ten seconds.
+    /// Such loads once aborted the program for lack of memory, or measured nothing for ten seconds.
     #[test]
     fn loads_that_no_generator_can_offer_are_refused() {
         let parse = |words: &str| {

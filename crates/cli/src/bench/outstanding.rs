@@ -85,7 +85,7 @@ fn print(args: &OutstandingArgs, outstanding: u32, figures: &Value) {
     );
 }
 
-/// The futures of a thread that can go on.
+/// The futures of a thread that are ready to be polled.
 struct Ready {
     woken: Mutex<Vec<usize>>,
     thread: Thread,

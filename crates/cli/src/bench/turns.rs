@@ -34,7 +34,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// On so many keys `prefix:N`.
+    /// Makes the work of a turn, on `keys` keys `prefix:N`.
     pub(super) fn new(args: &TurnArgs, prefix: &str, keys: u64) -> Work {
         Work {
             names: (0..keys).map(|key| format!("{prefix}:{key}")).collect(),
@@ -45,18 +45,18 @@ impl Work {
     }
 
     pub(super) fn key(&self, request: u64) -> &[u8] {
-        // Neighbours in time are no neighbours in memory.
+        // Requests that follow each other use keys that are not neighbours in memory.
         let key = request.wrapping_mul(0x9e37_79b9_7f4a_7c15) % self.names.len() as u64;
         self.names[key as usize].as_bytes()
     }
 
-    /// The value that an operation writes; `None`: it reads.
+    /// The value that an operation writes; `None` if it reads.
     pub(super) fn written(&self) -> Option<&[u8]> {
         self.is_set.then_some(&*self.value)
     }
 }
 
-/// Every key of the work was written.
+/// Checks that a key was found: every key of the work was written before.
 pub(super) fn is_there(found: Option<Object>) -> Result<(), Error> {
     match found {
         Some(_) => Ok(()),

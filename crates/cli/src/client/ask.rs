@@ -99,8 +99,8 @@ fn change(
     out.reply(&server.ask(&words(name, key, &by.to_string()))?)
 }
 
-/// The sum of a counting command over all keys. In a cluster several members may have the keys:
-/// then each key is requested separately.
+/// The sum of a counting command over all keys. If several members of a cluster have the keys, each
+/// key is requested separately.
 fn sum(server: &mut Servers, name: &str, keys: &[OsString]) -> Result<Reply, Failure> {
     let whole = server.ask(&request(name, keys));
     if !is_crossed(&whole) {
@@ -195,7 +195,7 @@ fn absent(why: &str, out: &mut Printer) -> Result<(), Failure> {
     Err(Failure::NotFound(why.to_owned()))
 }
 
-/// Prints a count; 0 is "not found".
+/// Prints a count; 0 counts as "not found".
 fn counted(reply: &Reply, none: &str, out: &mut Printer) -> Result<(), Failure> {
     out.reply(reply)?;
     if *reply == Reply::Integer(0) {
@@ -359,7 +359,7 @@ fn pairs(server: &mut Servers, keys: &[&[u8]], out: &mut Printer) -> Result<(), 
         values => values?,
     };
     for (key, value) in keys.iter().zip(values.as_array().unwrap_or_default()) {
-        // Removed since the scan found it.
+        // An absent value was removed after the scan had found its key.
         if let Some(value) = value.as_bytes() {
             out.pair(key, value)?;
         }

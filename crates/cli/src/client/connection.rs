@@ -53,8 +53,8 @@ pub(crate) struct ConnectArgs {
 
 const PORT_DEFAULT: u16 = 6379;
 
-/// A port. The variable may be one that Kubernetes has set: then it is as if there were none. So is
-/// such a flag, as both come here.
+/// A port. A value that Kubernetes has put into the variable counts as none. The same holds for
+/// such a value in a flag, as both are parsed here.
 fn parse_port(text: &str) -> Result<u16, String> {
     if config::is_service_link("DURAMEN_PORT", OsStr::new(text)) {
         return Ok(PORT_DEFAULT);
@@ -74,7 +74,7 @@ impl ConnectArgs {
     /// The options among all arguments of a command.
     ///
     /// # Errors
-    /// Some do not fit each other.
+    /// Some options do not fit each other.
     pub(crate) fn of(given: &ArgMatches) -> Result<ConnectArgs, Failure> {
         let parsed = ConnectArgs::from_arg_matches(given);
         let mut args = parsed.map_err(|error| Failure::Usage(error.to_string()))?;
@@ -87,7 +87,7 @@ impl ConnectArgs {
         Ok(args)
     }
 
-    /// Longest wait for the server; `None`: for ever.
+    /// Longest wait for the server; `None` to wait for ever.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         (self.timeout.ms > 0).then(|| Duration::from_millis(self.timeout.ms))
     }
@@ -96,7 +96,7 @@ impl ConnectArgs {
 /// One request at a time; replies are read into memory whole.
 pub(crate) struct Connection {
     stream: Stream,
-    /// Longest wait for some bytes; `None`: for ever.
+    /// Longest wait for some bytes; `None` to wait for ever.
     timeout: Option<Duration>,
     address: String,
     parser: ReplyParser,
@@ -147,7 +147,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Its address, for messages.
+    /// The server's address, for messages.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
@@ -195,8 +195,8 @@ impl Connection {
         let began = Instant::now();
         let read = loop {
             match self.stream.read(&mut self.input) {
-                // A stop signal ends the wait of the socket (signal(7)), which then begins anew:
-                // not beyond the timeout.
+                // A stop signal (SIGSTOP) interrupts the wait at the socket (signal(7)). The wait
+                // begins anew, but ends at the timeout.
                 Err(reason) if reason.kind() == io::ErrorKind::Interrupted => {
                     if self.timeout.is_some_and(|most| began.elapsed() >= most) {
                         break Err(io::ErrorKind::TimedOut.into());

@@ -267,7 +267,7 @@ impl TableArgs {
             cluster_token_file: self.cluster_token_file.clone(),
             tls: connect.tls.of_cluster()?,
             timeout: Duration {
-                // 0 is for ever: a day is long enough.
+                // Here 0 stands for ever: a day is long enough.
                 ms: match connect.timeout.ms {
                     0 => 86_400_000,
                     ms => ms,
@@ -354,8 +354,8 @@ EXAMPLES
   duramen scan -0 'old:*' | xargs -0 duramen del --
   duramen scan --json                     one JSON value per line";
 
-/// Connects, sends the command, prints the reply. `given`: the command's arguments, with the source
-/// of each.
+/// Connects, sends the command, prints the reply. `given` are the command's arguments, with the
+/// source of each.
 pub(crate) fn run(
     command: &ClientCommand,
     connect: &ConnectArgs,

@@ -20,8 +20,8 @@ use crate::failure::Failure;
 
 /// Pause between two attempts while no server serves the key.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Walks over all members, if keys move during each of them; the pauses between them double, and
-/// take 13 s in total.
+/// Most walks over all members if keys move during each walk. The pauses between the walks double,
+/// and take 13 s in total.
 const WALKS_MAX: u32 = 9;
 /// Redirections that are followed without a pause. A member with an old map may redirect to one
 /// that redirects back.
@@ -71,11 +71,12 @@ impl Redirect {
 /// The reason why a server does not list the members of its cluster.
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
-    /// It is not a member of one: it has all keys.
+    /// It is not a member of a cluster: it has all keys.
     Alone,
     /// It will list them soon.
     Wait,
-    /// The user may not ask. It may be a member: its own keys may be a part of them.
+    /// The user has no right to ask. The server may be a member, and its own keys only a part of
+    /// all.
     Right,
     Other,
 }
@@ -129,8 +130,8 @@ impl Servers {
                     Ok(reply) => return Ok(reply),
                     Err(failure) => failure,
                 },
-                // R1: nothing was sent. The member has ended or is starting; the others will have a
-                // new map soon.
+                // R1: nothing was sent. The member has ended or is starting; the other members will
+                // have a new map soon.
                 Err(failure) if at.is_some() && is_away(&failure) => {
                     hops = 0;
                     at = None;
@@ -165,7 +166,7 @@ impl Servers {
         }
     }
 
-    /// To the named server, or to another one.
+    /// A connection to the named server, or to the member at this address.
     fn connection(&mut self, at: Option<&(String, u16)>) -> Result<&mut Connection, Failure> {
         let Some((host, port)) = at else {
             return Ok(&mut self.home);
@@ -194,8 +195,9 @@ impl Servers {
         }
     }
 
-    /// Calls `each` for every server, until one of these calls ends the walk. Servers together have
-    /// all keys: if keys have moved between them meanwhile, the walk begins anew, with another `T`.
+    /// Calls `each` for every server, until one of these calls ends the walk. The servers together
+    /// have all keys. If keys have moved between them meanwhile, the walk begins anew, with a new
+    /// `T`.
     ///
     /// # Errors
     /// Those of `each`; as [`ask`](Self::ask); keys moved during every walk.
@@ -270,7 +272,7 @@ impl Servers {
                     "some keys are being recovered or moved: no member serves them at the moment"
                         .to_owned(),
                 ),
-                // It has ended or is starting; the map does not show it yet.
+                // This member has ended or is starting; the map does not show that yet.
                 Err(failure) if is_away(&failure) => failure,
                 Err(Failure::Server(text)) if Refusal::of(&text) == Refusal::Right => {
                     return Err(without_right(&text));
@@ -303,7 +305,7 @@ impl Servers {
     }
 }
 
-/// One of [`Servers::all`]; None: the named one.
+/// A server of [`Servers::all`]: the address of a member, or `None` for the named server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member(Option<(String, u16)>);
 
@@ -388,7 +390,7 @@ fn is_away(failure: &Failure) -> bool {
     }
 }
 
-/// None: no end.
+/// The time at which waiting ends; `None` if it never does.
 fn deadline(args: &ConnectArgs) -> Option<Instant> {
     args.timeout().map(|timeout| Instant::now() + timeout)
 }

@@ -13,7 +13,8 @@ use std::io;
 use std::net::TcpStream;
 use std::sync::{Arc, OnceLock};
 
-/// A server's setting, and so in the environment of a container: the port of `--tls`.
+/// The variable with the port of `--tls`. It is a server's setting, so it may be in the environment
+/// of a container.
 const PORT_ENV: &str = "DURAMEN_TLS_PORT";
 
 /// Options that ask for TLS if they are given as flags. The same names in the environment may be
@@ -44,28 +45,28 @@ pub(crate) struct RespTlsArgs {
     tls_server_name: Option<String>,
     #[command(flatten)]
     files: TlsArgs,
-    /// An option above is given as a flag.
+    /// Whether an option above is given as a flag.
     #[arg(skip)]
     is_named: bool,
-    /// So is `--tls`.
+    /// Whether `--tls` is given as a flag.
     #[arg(skip)]
     is_asked: bool,
-    /// The loaded files: for all connections of the command.
+    /// The loaded files, which all connections of the command use.
     #[arg(skip)]
     identity: OnceLock<Arc<Identity>>,
 }
 
 impl RespTlsArgs {
-    /// Notes which options are flags. `given`: all arguments of the command.
+    /// Notes which options are flags. `given` are all arguments of the command.
     pub(crate) fn note_flags(&mut self, given: &ArgMatches) {
         self.is_named = NAMING_FLAGS.iter().any(|name| is_flag(given, name));
         self.is_asked = is_flag(given, "tls");
     }
 
-    /// The port of the environment; `None`: the same as without TLS.
+    /// The port of the environment; `None` if it is the same as without TLS.
     ///
     /// # Errors
-    /// It is no port.
+    /// The variable is no port.
     pub(crate) fn port(&self) -> Result<Option<u16>, Failure> {
         if !self.is_wanted() {
             return Ok(None);
@@ -75,7 +76,7 @@ impl RespTlsArgs {
             return Ok(None);
         };
         match text.to_str().and_then(|text| text.parse().ok()) {
-            Some(0) => Ok(None), // a server's setting: none
+            Some(0) => Ok(None), // 0 is a server's setting for "no port"
             Some(port) => Ok(Some(port)),
             None => Err(Failure::Usage(format!(
                 "{PORT_ENV} is not a port: {}",
@@ -107,7 +108,7 @@ impl RespTlsArgs {
         self.tls || self.is_named
     }
 
-    /// The loaded files; `None`: connections without TLS.
+    /// The loaded files; `None` for connections without TLS.
     ///
     /// # Errors
     /// A file cannot be used, or the authority is missing.
@@ -175,7 +176,8 @@ fn load_error(error: &LoadError) -> String {
     }
 }
 
-/// A failed handshake, or what the other side said right after it.
+/// The failure of a handshake, or of the first bytes after it, which may be the other side's
+/// refusal.
 pub(super) fn failed(address: &str, reason: io::Error) -> Failure {
     let advice = match reason
         .get_ref()

@@ -1,5 +1,5 @@
-//! `duramen accept-loss --server`: what a recovery waits for as no replica has it, and the
-//! operator's word to go on without it.
+//! `duramen accept-loss --server`: shows the data that a recovery waits for although no replica has
+//! it, and passes on the operator's decision to continue without that data.
 
 use super::{Cluster, names, say, unfit};
 use crate::failure::Failure;

@@ -124,7 +124,7 @@ fn wait(cluster: &Cluster, patience: Duration) -> Result<(), Failure> {
     }
 }
 
-/// Whether all of a plan has moved: its end may have another reason.
+/// Checks that all moves of a plan have succeeded: the plan may have ended for another reason.
 fn has_moved(ended: &[MigrationStatus], moves: &[PlannedMove]) -> Result<(), Failure> {
     let is_done = |one: &&PlannedMove| {
         ended.iter().any(|of| {

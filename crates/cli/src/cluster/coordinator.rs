@@ -88,7 +88,7 @@ struct EtcdArgs {
 }
 
 impl EtcdArgs {
-    /// The files of TLS; `None`: etcd is asked without.
+    /// The files of TLS; `None` if the connection to etcd has no TLS.
     fn files(&self) -> Option<Settings> {
         let path = |file: &Option<PathBuf>| file.clone().unwrap_or_default();
         Some(Settings {
@@ -157,8 +157,9 @@ impl LogArgs {
     }
 }
 
-/// The verdict timeout of `up`: members share their processors, and with everything else on the
-/// machine. One that was killed is noticed at once, as its connections are refused.
+/// The verdict timeout of `up`: its members share their processors with each other and with all
+/// other programs of the machine. A killed member is noticed at once nevertheless, because its
+/// connections are refused.
 const ON_ONE_MACHINE: Duration = Duration { ms: 2_000 };
 
 /// Settings of all members of a new cluster. An existing cluster keeps the settings with which it
@@ -206,8 +207,8 @@ pub(crate) struct SettingsArgs {
 }
 
 impl SettingsArgs {
-    /// The flags for a coordinator that `up` starts, except replicas. `memory`: of a server; it
-    /// determines the best segment size.
+    /// The flags for a coordinator that `up` starts, except replicas. `memory` is that of a server,
+    /// and determines the best segment size.
     pub(crate) fn words(&self, memory: u64) -> Vec<String> {
         let segment = self.segment_size;
         let segment = segment.unwrap_or_else(|| duramen_engine::segment_bytes(memory));
@@ -362,10 +363,10 @@ fn cluster_name(text: &str) -> Result<String, String> {
 /// Why a coordinator does not start.
 #[derive(Debug, PartialEq)]
 enum Unusable {
-    /// The options are wrong, and stay so.
+    /// The options are wrong, and another attempt does not help.
     Options(String),
-    /// Something that may come by itself, as a name server does. A supervisor does not start a
-    /// process again that ends with code 2.
+    /// Something is missing that may come by itself, such as a name server. The exit code is then
+    /// not 2, after which a supervisor does not start the process again.
     Absent(String),
 }
 
@@ -473,7 +474,8 @@ fn await_certificate(args: &CoordinatorArgs) {
 const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 pub(crate) fn run(args: &CoordinatorArgs) -> ExitCode {
-    // Before all threads and waits: a signal that comes meanwhile must not be lost, or end this.
+    // Signals are watched before there are threads and waits: a signal that comes meanwhile must
+    // not be lost, or end the process.
     let signals = signals::watch().map_err(|reason| Error::System {
         doing: "watch for signals",
         reason,
@@ -509,7 +511,7 @@ fn fail(error: &Error) -> ExitCode {
     ExitCode::from(EXIT_FAILED)
 }
 
-/// The subjects of signals, as soon as there are some.
+/// The parts of the process that signals act on, each set as soon as it exists.
 #[derive(Default)]
 struct Heeded {
     /// Set when there is something to be stopped: a certificate, or the store, may keep the start

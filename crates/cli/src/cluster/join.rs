@@ -11,8 +11,8 @@ use duramen_wire::native::message::{Addresses, Overview};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-/// Longest wait for the coordinator: without it the member starts as `duramen serve` does, and
-/// goes on asking.
+/// Longest wait for the coordinator's answer. Without one the member starts as `duramen serve`
+/// does, and continues to ask.
 const PATIENCE: Duration = Duration { ms: 5_000 };
 /// Ports that are tried beside those of the other members.
 const PORTS_TRIED: u16 = 64;
@@ -25,7 +25,7 @@ const FILE: &str = "ports";
 
 /// The ports of the directory's last start.
 pub(crate) fn kept_ports(dir: &Path) -> Vec<(&'static str, u16)> {
-    // It helps, and no more: without it the ports are learned.
+    // The file is not necessary: without it the ports are learned.
     let text = file::load(&dir.join(FILE)).unwrap_or_default();
     let port = |line: &str| {
         let (name, port) = line.split_once(' ')?;
@@ -54,8 +54,8 @@ pub(crate) fn is_free(config: &ServerConfig, port: u16) -> bool {
     first.is_some_and(|ip| TcpListener::bind((*ip, port)).is_ok())
 }
 
-/// The cluster of these coordinators, with its name and its members; a cluster with users tells it
-/// to one of them.
+/// The cluster of these coordinators, with its name and its members. A cluster with users answers
+/// only a user who has logged in.
 pub(crate) fn look(config: &ServerConfig, login: &LoginArgs) -> Result<Overview, Failure> {
     let file = |text: &String| PathBuf::from(text);
     let has_token = !config.cluster_token_file.is_empty();

@@ -160,7 +160,7 @@ impl Cluster {
         }
     }
 
-    /// The state of the members; `None`: the coordinator is too old to tell it.
+    /// The state of the members; `None` if the coordinator is too old to report it.
     pub(crate) fn health(&self) -> Result<Option<MembersHealth>, Failure> {
         match self.client.admin(Admin::Members) {
             Ok(AdminAnswer::Members(health)) => Ok(Some(health)),
@@ -170,7 +170,7 @@ impl Cluster {
         }
     }
 
-    /// All that waits, with its reasons; nothing if the coordinator is too old to tell it.
+    /// Everything that waits, with the reasons; empty if the coordinator is too old to report it.
     pub(crate) fn waits(&self) -> Result<Vec<Wait>, Failure> {
         match self.client.admin(Admin::Waits) {
             Ok(AdminAnswer::Waits(waits)) => Ok(waits),
@@ -180,7 +180,7 @@ impl Cluster {
         }
     }
 
-    /// The balance between the servers; `None`: the coordinator is too old to tell it.
+    /// The balance between the servers; `None` if the coordinator is too old to report it.
     pub(crate) fn balance(&self) -> Result<Option<BalanceStatus>, Failure> {
         match self.client.admin(Admin::Balance) {
             Ok(AdminAnswer::Balance(balance)) => Ok(Some(*balance)),
@@ -190,8 +190,8 @@ impl Cluster {
         }
     }
 
-    /// With all tablets, a page at a time. A change meanwhile makes it begin anew; if changes never
-    /// stop, the pages are of different moments.
+    /// The overview with all tablets, which are fetched a page at a time. After a change meanwhile
+    /// it begins anew; if changes never stop, the pages are of different moments.
     pub(crate) fn whole(&self) -> Result<Overview, Failure> {
         let mut attempts = 0;
         loop {
@@ -203,7 +203,7 @@ impl Cluster {
         }
     }
 
-    /// Adds all tablets. Returns whether all of it is of one moment.
+    /// Adds all tablets to an overview. Returns whether the whole overview is of one moment.
     fn add_tablets(&self, overview: &mut Overview) -> Result<bool, Failure> {
         let status = &mut overview.status;
         let (mut from, mut fits) = (None, true);
@@ -226,7 +226,7 @@ impl Cluster {
         }
     }
 
-    /// As [`whole`](Self::whole), without the counts.
+    /// As [`whole`](Self::whole), but returns only the status.
     pub(crate) fn status(&self) -> Result<Status, Failure> {
         Ok(self.whole()?.status)
     }
@@ -235,8 +235,8 @@ impl Cluster {
 /// Pause before a coordinator that did not answer is asked again.
 const ASK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Asks a coordinator about `what`, which members go on with while a coordinator restarts, or
-/// another one begins to lead: until then one that does not answer is asked again.
+/// Asks a coordinator about `what`, an operation that members continue while a coordinator restarts
+/// or another one begins to lead. A coordinator that does not answer is asked again until then.
 fn ask_patiently<T>(
     until: Instant,
     what: &str,

@@ -85,7 +85,7 @@ pub(crate) fn drain(args: &DrainArgs, cluster: &Cluster, json: bool) -> Result<(
         wait(cluster, server, args.wait_for, left)?;
         left = 0;
     } else if left == 0 {
-        // A recovery may be about to give it some, or has.
+        // A recovery may be about to give this server tablets, or may just have done so.
         let share = share(&cluster.overview()?, server);
         (left, waits_for) = (share.tablets, share.waits_for);
     }
@@ -129,12 +129,12 @@ fn progress(overview: &Overview, server: ServerId, all: u64) -> String {
     line
 }
 
-/// Whether it owns nothing, and no recovery is about to give it something.
+/// Whether the server owns nothing, and no recovery is about to give it tablets.
 fn is_empty(share: &ServerShare) -> bool {
     share.tablets == 0 && share.waits_for.is_none()
 }
 
-/// `all`: its tablets at the beginning.
+/// Waits until the server is empty; `all` is the number of its tablets at the beginning.
 fn wait(cluster: &Cluster, server: ServerId, patience: Duration, all: u64) -> Result<(), Failure> {
     let until = Instant::now() + std::time::Duration::from_millis(patience.ms);
     let mut say_at = Instant::now() + SAY_EVERY;

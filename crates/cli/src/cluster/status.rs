@@ -54,7 +54,7 @@ pub(crate) fn run(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<()
     };
     let live = !json && io::stdout().is_terminal();
     loop {
-        // A failover may come in between: `--watch` then prints a message and continues.
+        // A failover may come between two looks: `--watch` then prints a message and continues.
         match look(args, cluster, json) {
             Ok(seen) if live => {
                 // Cursor home; each line is cleared at its end, and the rest below the last one.
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<()
     }
 }
 
-/// A cluster as its coordinator shows it. An old one does not tell all of it.
+/// A cluster as its coordinator reports it. An old coordinator does not report all of it.
 struct Seen {
     overview: Overview,
     health: Option<MembersHealth>,
@@ -228,7 +228,7 @@ fn of_member(health: Option<&MembersHealth>, server: ServerId) -> Option<&Member
 /// Certificates that are valid for longer are not mentioned.
 const CERTIFICATE_DAYS: i64 = 30;
 
-/// The concerns of a person about a member, one line each.
+/// The points about a member that an operator should know, one line each.
 fn concerns(health: Option<&MembersHealth>, server: ServerId) -> Vec<String> {
     let (Some(all), Some(member)) = (health, of_member(health, server)) else {
         return Vec::new();

@@ -4,8 +4,8 @@ use duramen_wire::native::message::{Overview, ServerEntry, ServerStatus, Wait};
 
 /// The state of the cluster for its clients: a word, and a line for people.
 ///
-/// `waits`: a leader that most servers do not answer calls none of them crashed, and tells it
-/// there.
+/// `waits` shows one more state: a leader that most servers do not answer declares none of them
+/// crashed, and reports this among the waits.
 pub(super) fn summary(overview: &Overview, waits: &[Wait]) -> (&'static str, String) {
     let status = &overview.status;
     let is_up = |entry: &&ServerEntry| entry.status == ServerStatus::Up;
@@ -107,8 +107,8 @@ mod tests {
         }
     }
 
-    /// With two of five servers down and three replicas nothing was answered, and `status` showed
-    /// nothing unusual but their state.
+    /// With two of five servers down and three replicas no request was answered, and `status`
+    /// showed nothing unusual except the state of these servers.
     #[test]
     fn the_first_line_tells_whether_requests_are_answered() {
         for (overview, state, part) in [

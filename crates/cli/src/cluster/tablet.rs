@@ -328,7 +328,7 @@ fn move_range(cluster: &Cluster, migrate: &MigrateArgs, json: bool) -> Result<()
     )
 }
 
-/// Goes on while a coordinator restarts.
+/// The name of the operation, which continues while a coordinator restarts.
 const MOVE: &str = "the move";
 
 /// Whether any of these may be in progress.

@@ -34,10 +34,10 @@ pub(crate) struct TlsArgs {
 }
 
 impl TlsArgs {
-    /// The files; `None`: connections without TLS.
+    /// The files; `None` for connections without TLS.
     ///
     /// # Errors
-    /// Some of the options are missing: a side that is set up for TLS never does without.
+    /// Some of the options are missing: a side that is set up for TLS never connects without it.
     pub(crate) fn files(&self) -> Result<Option<TlsFiles>, String> {
         let options = [
             ("--tls-cert-file", &self.tls_cert_file),
@@ -106,8 +106,8 @@ impl TlsArgs {
         Ok(Arc::new(identity))
     }
 
-    /// Why the files cannot be used now, if that may end by itself: the certificate has expired,
-    /// or is not valid yet.
+    /// The reason why the files cannot be used now, if that may end by itself: the certificate has
+    /// expired, or is not valid yet.
     pub(super) fn untimely(&self) -> Option<LoadError> {
         let files = self.files().ok()??;
         untimely(Settings::mutual(&files.certificate, &files.key, &files.ca))
@@ -141,8 +141,8 @@ pub(crate) fn is_environment_of_resp() -> bool {
     are_of_resp(&read("DURAMEN_TLS_CLUSTER"), &read("DURAMEN_TLS_PORT"))
 }
 
-/// By these settings of a server: `tls-cluster` says so, or it does not say that they are the
-/// cluster's, and there is a port with TLS.
+/// Whether the files are for Redis's clients alone, by these settings of a server: `tls-cluster`
+/// denies that they are the cluster's, or it is not set and there is a port with TLS.
 fn are_of_resp(cluster: &str, port: &str) -> bool {
     match cluster.to_ascii_lowercase().as_str() {
         "" => port.parse().is_ok_and(|port: u16| port > 0),
@@ -151,7 +151,7 @@ fn are_of_resp(cluster: &str, port: &str) -> bool {
     }
 }
 
-/// Why these files cannot be used now, if that may end by itself.
+/// The reason why these files cannot be used now, if that may end by itself.
 pub(super) fn untimely(settings: Settings) -> Option<LoadError> {
     let fault = Identity::prepare(settings).err();
     fault.filter(LoadError::is_of_time)

@@ -3,8 +3,8 @@
 use duramen_wire::native::message::Wait;
 use serde_json::{Value, json};
 
-/// A line each: those that wait first. Nothing waits, or the coordinator is too old to tell it:
-/// nothing.
+/// One line for each, those that wait first. Empty if nothing waits, or if the coordinator is too
+/// old to report it.
 pub(super) fn text(waits: &[Wait]) -> String {
     let line = |wait: &Wait| {
         let what = if wait.is_now { "waiting" } else { "soon" };

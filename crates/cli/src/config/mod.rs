@@ -47,7 +47,7 @@ pub(crate) struct Loaded {
     pub(crate) file: Option<PathBuf>,
     /// In the order of [`SETTINGS`].
     origins: Vec<Origin>,
-    /// About `DURAMEN_*` variables that are no setting.
+    /// Warnings about `DURAMEN_*` variables that are no setting.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -65,14 +65,14 @@ impl fmt::Display for Problems {
 pub(crate) type Given = HashMap<&'static str, String>;
 
 impl Loaded {
-    /// Combines all sources. `file`: the file of a flag; else `DURAMEN_CONFIG`, else `duramen.toml`
-    /// if there is one. An empty variable is as none.
+    /// Combines all sources. `file` is the file of a flag; without one, `DURAMEN_CONFIG` names the
+    /// file, or it is `duramen.toml` if that exists. An empty variable counts as unset.
     pub(crate) fn new(
         file: Option<&Path>,
         environment: impl Iterator<Item = (OsString, OsString)>,
         flags: &Given,
     ) -> Result<Loaded, Problems> {
-        // Other variables may be any bytes.
+        // Variables of other programs may have any bytes.
         let environment: HashMap<String, OsString> = environment
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .filter(|(name, value)| name.starts_with("DURAMEN_") && !is_service_link(name, value))
@@ -123,7 +123,7 @@ impl Loaded {
     }
 
     /// Keeps each secret of `last` that no source names any more: a file that is cut short removes
-    /// no password. Returns the names of these.
+    /// no password. Returns the names of the secrets that it kept.
     pub(crate) fn keep_secrets(&mut self, last: &ServerConfig) -> Vec<&'static str> {
         let secrets = SETTINGS.iter().zip(&self.origins);
         let kept = secrets.filter(|(setting, origin)| {
@@ -131,7 +131,7 @@ impl Loaded {
         });
         let kept: Vec<&Setting> = kept.map(|(setting, _)| setting).collect();
         for setting in &kept {
-            // It was accepted before.
+            // This cannot fail: the value was accepted before.
             let _ = setting.apply(&mut self.config, &setting.show_plain(last));
         }
         kept.iter().map(|setting| setting.name).collect()
@@ -148,7 +148,7 @@ impl Loaded {
             if let Some(value) = rewritten.get(setting.name)
                 && !matches!(origin, Origin::Flag | Origin::Environment)
             {
-                // It was in force.
+                // This cannot fail: the value was in force.
                 let _ = setting.apply(last, value);
             }
         }

@@ -1,8 +1,8 @@
 //! `duramen fsck`: reads everything, and reports the damage.
 //!
 //! A *problem* would make a restart refuse the data, or serve only a part of it. A *note* is about
-//! something that a power cut may leave behind, that a restart discards, or that it corrects: one
-//! flipped bit.
+//! remains of a power cut, about something that a restart discards, or about a flipped bit, which a
+//! restart corrects.
 
 use super::{Meter, StoreDirectory};
 use duramen_backup::ReplicaInfo;
@@ -26,7 +26,7 @@ const SHOWN_MAX: usize = 100;
 const REPLICAS_ALONE: &str =
     "it has replicas of other servers' data: the directory of a member is not a snapshot";
 
-/// Findings.
+/// The findings of one run, and the state that its checks share.
 #[derive(Default)]
 struct Report {
     problems: Vec<String>,
@@ -42,9 +42,9 @@ struct Report {
     segments: BTreeMap<SegmentId, FoundSegment>,
     /// The server, which is the id of its own log.
     own_log: u64,
-    /// The other logs of which it keeps replicas: a member of a cluster.
+    /// The other logs whose replicas it keeps, as a member of a cluster does.
     other_logs: BTreeSet<u64>,
-    /// The replicas of these, and those of them that cannot be read.
+    /// The number of replicas of these logs, and the number of those that cannot be read.
     replicas: (u64, u64),
 }
 

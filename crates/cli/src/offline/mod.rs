@@ -2,8 +2,9 @@
 //! restore`.
 //!
 //! They read the directory, and never write to it: not even to the lock file, whose lock they hold
-//! meanwhile. Two write: `duramen key rotate`, to the superblock, also while a server runs, and
-//! `duramen accept-loss --token`, a list of what the next start leaves out.
+//! meanwhile. Two commands do write: `duramen key rotate` writes to the superblock, even while a
+//! server runs, and `duramen accept-loss --token` writes a list of the data that the next start
+//! leaves out.
 
 mod accept;
 mod dump;
@@ -226,7 +227,8 @@ impl StoreDirectory {
     }
 }
 
-/// Takes the locks of a server in this directory. Not every file system can lock a directory.
+/// Takes the locks that a server takes in this directory. Not every file system can lock a
+/// directory.
 fn lock_dir(dir: &Path) -> Result<Vec<File>, String> {
     let mut locks: Vec<File> = lock(&dir.join("LOCK"), dir)?.into_iter().collect();
     let opened = File::open(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
@@ -245,7 +247,7 @@ fn in_use(place: &Path) -> String {
     )
 }
 
-/// Takes the lock of servers.
+/// Takes a lock that servers take; fails if a server has it.
 fn lock(file: &Path, place: &Path) -> Result<Option<File>, String> {
     let file = match open_to_read(file) {
         Ok(file) => file,

@@ -49,7 +49,7 @@ struct List {
 
 impl List {
     fn beside(out: &Path) -> List {
-        // Without a `/` at its end, which would put the list inside.
+        // A `/` at the end of the path is dropped: it would put the list inside the directory.
         let mut path = out.components().as_path().as_os_str().to_owned();
         path.push(".unproved");
         List {
@@ -152,7 +152,8 @@ fn print_lines(done: &Salvaged, list: &Path) {
 mod tests {
     use super::*;
 
-    /// `fsck --repair --out NEW/` wrote its list into the new store, which then was none.
+    /// `fsck --repair --out NEW/` wrote its list into the new directory, which then was no valid
+    /// store.
     #[test]
     fn the_list_lies_beside_the_new_directory() {
         for (out, list) in [

@@ -58,14 +58,14 @@ struct ServerNeeds {
 }
 
 impl ServerNeeds {
-    /// For a server with this number of threads.
+    /// The needs of a server with this number of threads.
     fn of(found: &fsck::Summary, threads: usize) -> ServerNeeds {
         let step = |bytes: u64| bytes.next_multiple_of(STEP_BYTES).max(STEP_BYTES);
         let data = found.bytes * 100 / FULL_PERCENT;
         let index = (found.objects + found.tombstones) * INDEX_BYTES;
         let least = (found.segment_bytes * SEGMENTS_MIN).max(STEP_BYTES);
         let mut memory = step(data + index + BESIDE_BYTES).max(least);
-        // More memory bears more threads' segments, up to all of them.
+        // More memory has room for the open segments of more threads, up to all of them.
         let open = |memory| bytes_beside_data(memory, found.segment_bytes, threads, CLEANERS);
         while found.bytes * 100 / CLEANED_PERCENT + index + BESIDE_BYTES + open(memory) > memory {
             memory += STEP_BYTES;
@@ -78,7 +78,7 @@ impl ServerNeeds {
     }
 }
 
-/// Returns the exit code; an error: the reason why nothing was restored.
+/// Returns the exit code, or the reason why nothing was restored.
 pub(super) fn run(args: &RestoreArgs) -> Result<ExitCode, String> {
     let began = Instant::now();
     let (place, part) = StoreDirectory::open(&args.snapshot, &args.key)?;
@@ -124,7 +124,7 @@ pub(super) fn run(args: &RestoreArgs) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A begun copy stays unfinished: no server takes it.
+/// Reports damage. A copy that was begun stays unfinished, so that no server opens it.
 fn damaged(args: &RestoreArgs, problems: &[String], is_begun: bool) -> ExitCode {
     let snapshot = args.snapshot.display();
     if args.json {

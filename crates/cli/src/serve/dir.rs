@@ -12,8 +12,9 @@ const SHOWN_MAX: usize = 5;
 /// Time for the search for snapshots near a path.
 const LOOK_FOR: Duration = Duration::from_secs(1);
 
-/// Refuses a directory that is a snapshot, unless `use_snapshot`; and one that does not exist, if
-/// its name looks like a snapshot. Refuses no directory, if one is there.
+/// Refuses a directory that is a snapshot, unless `use_snapshot`, and one that does not exist, if
+/// its name looks like a snapshot. Also refuses settings without a directory, if there is the data
+/// of an earlier start.
 ///
 /// # Errors
 /// The directory that was probably meant.

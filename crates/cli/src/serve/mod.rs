@@ -62,7 +62,7 @@ time.";
 pub(crate) struct ServeArgs {
     file: Option<PathBuf>,
     use_snapshot: bool,
-    /// The directory keeps the ports for the next start.
+    /// Whether the directory keeps the ports for the next start.
     keeps_ports: bool,
     given: Given,
 }
@@ -124,9 +124,10 @@ impl JoinArgs {
 }
 
 impl ServeArgs {
-    /// As a member of a cluster, regardless of other settings: with the coordinator at its default
-    /// address, if none is named, and with the cluster's name and ports, if they are not given:
-    /// those of its last start, or those beside members at the same address.
+    /// Makes this a member of a cluster, regardless of other settings. If none is named, its
+    /// coordinator is the one at the default address. A cluster name and ports that are not given
+    /// are those of its last start, or else those that the cluster suggests: ports beside those of
+    /// members at the same address.
     fn joining(mut self, login: &LoginArgs) -> ServeArgs {
         self.keeps_ports = true;
         let load = |given: &Given| {
@@ -296,7 +297,7 @@ fn serve(
     Ok(())
 }
 
-/// Whether it is a member with users of a cluster whose native ports ask for nothing.
+/// Whether this is a member with users, in a cluster whose native ports require no credentials.
 fn has_open_natives(config: &ServerConfig) -> bool {
     let access = &config.access;
     let texts = [&config.requirepass, &access.aclfile, &access.users];
@@ -304,10 +305,10 @@ fn has_open_natives(config: &ServerConfig) -> bool {
     config.is_member() && is_open && texts.iter().any(|text| !text.is_empty())
 }
 
-/// Why the certificate cannot be used, if that may end by itself: it has expired, or it is not
-/// valid yet, as for a clock that is wrong. In a later life it was good before, so the file may be
-/// one that is being replaced. An end of the process would be for good: no supervisor restarts it
-/// after code 2.
+/// The reason why the certificate cannot be used, if that may end by itself: it has expired, or it
+/// is not valid yet, perhaps because the clock is wrong. In a later life the certificate was good
+/// before, so its file may just be being replaced. The process must not end then: no supervisor
+/// restarts it after code 2.
 fn certificate_may_come(config: &ServerConfig, has_lived: bool) -> Option<LoadError> {
     let fault = config.certificate_fault();
     fault.filter(|fault| has_lived || fault.is_of_time())
@@ -365,7 +366,7 @@ fn live(
     let dir = config.data_dir();
     if !load(&mut server, dir.as_deref().filter(|_| !config.is_member()))? {
         if server.shared().life_over().is_some() {
-            // A member that counts as crashed before it has begun to serve: the next life is due.
+            // The member was declared crashed before it began to serve: the next life is due.
             return server.wait();
         }
         tracing::info!("stopped while the data was being loaded; nothing was changed");
@@ -409,7 +410,8 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 /// Shortest loading that is worth a line.
 const SAY_AFTER: Duration = Duration::from_millis(500);
 
-/// Waits until the data is loaded, and shows the progress; `false` = stopped meanwhile.
+/// Waits until the data is loaded, and shows the progress; returns false if it was stopped
+/// meanwhile.
 fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
     let Some(dir) = dir else {
         if server.shared().config().is_member() {
@@ -440,7 +442,7 @@ fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
     });
     let loaded = server.wait_loaded();
     drop(done);
-    // It has nothing left to report.
+    // The thread has nothing left to report.
     let _ = teller.join();
     if let (Ok(true), Some(durability)) = (&loaded, server.shared().durability()) {
         let stats = durability.stats();

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// The sources of the settings, and their values at the last reading.
 pub(super) struct Sources {
-    /// None: the server was started without one.
+    /// The configuration file; `None` if the server was started without one.
     file: Option<PathBuf>,
     given: Given,
     last: ServerConfig,
@@ -103,13 +103,13 @@ struct LastSeen {
     sources: OnceLock<Mutex<Sources>>,
     /// Number of signals so far.
     signals: AtomicUsize,
-    /// The line `ready` is out. A later life of a member says nothing.
+    /// Whether the line `ready` was printed. A later life of a member does not print it again.
     announced: AtomicBool,
     keeps_ports: AtomicBool,
     shared: Mutex<Option<Arc<Shared>>>,
     /// The stop of the first signal, while data has to be written before the end.
     stopping: Mutex<Option<Arc<Finish>>>,
-    /// The last server has ended: the process ends by itself.
+    /// Whether the last server has ended, so that the process ends by itself.
     ended: Mutex<bool>,
     has_ended: Condvar,
 }
@@ -280,7 +280,7 @@ impl Watcher {
         *self.seen.shared() = None;
     }
 
-    /// The settings of the last reading, if `from` has other ones of TLS.
+    /// The settings of the last reading, if their files of TLS differ from those of `from`.
     pub(super) fn other_tls(&self, from: &ServerConfig) -> Option<ServerConfig> {
         let sources = self.seen.sources.get()?;
         let sources = sources.lock().unwrap_or_else(PoisonError::into_inner);
@@ -292,7 +292,7 @@ impl Watcher {
         let seen = &self.seen;
         *seen.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         seen.has_ended.notify_all();
-        // Its only remaining step is to end.
+        // The thread's only remaining step is to end.
         let _ = self.thread.join();
     }
 }

@@ -10,7 +10,8 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Latency {
     pub(super) command: String,
-    /// Since start, or per second of the interval; the server may not report it.
+    /// Calls since the start, or per second of the interval; `None` if the server does not report
+    /// them.
     pub(super) calls: Option<f64>,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
@@ -164,7 +165,7 @@ mod tests {
         };
         assert_eq!(latency, [expected]);
         assert!(between(&now, &now, 1.0).is_empty());
-        // The server restarted.
+        // Counts that fell show that the server restarted.
         assert!(between(&now, &before, 1.0).is_empty());
     }
 

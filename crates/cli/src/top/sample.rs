@@ -76,7 +76,7 @@ pub(super) struct Reading {
     pub(super) cpu_cores: Option<f64>,
     pub(super) clients: Option<f64>,
     pub(super) keys: Option<f64>,
-    /// Memory in use, of the limit.
+    /// Memory in use, out of the limit.
     pub(super) memory_bytes: Option<f64>,
     pub(super) rss_bytes: Option<f64>,
     pub(super) memory_limit_bytes: Option<f64>,
@@ -104,7 +104,7 @@ pub(super) struct Reading {
     pub(super) disk: Option<String>,
     pub(super) commits_per_second: Option<f64>,
     pub(super) disk_bytes_per_second: Option<f64>,
-    /// Appended, and not on stable storage yet.
+    /// Bytes that are appended to the log, but not on stable storage yet.
     pub(super) undurable_bytes: Option<f64>,
     pub(super) sync_p50_us: Option<f64>,
     pub(super) sync_p99_us: Option<f64>,

@@ -44,9 +44,9 @@ pub(super) struct Child {
     ready: Option<String>,
     ended: Option<ExitStatus>,
     is_reported: bool,
-    /// It has ended, and is to be started again then.
+    /// The time at which it is to be started again, if it has ended.
     pub(super) due: Option<Instant>,
-    /// For a server: its id at the coordinator.
+    /// A server's id at the coordinator; `None` before it has joined, and for a coordinator.
     member: Option<ServerId>,
 }
 
@@ -58,7 +58,7 @@ const PORTS: [(&str, &str); 3] = [
 ];
 const ADDRESSES: [(&str, &str); 2] = [("--listen", "coordinator"), ("--admin", "admin")];
 
-/// End of a child.
+/// The end of a child process, as it is reported.
 pub(super) struct Ended {
     name: String,
     pid: u32,
@@ -68,7 +68,7 @@ pub(super) struct Ended {
 
 impl Child {
     pub(super) fn start(name: &str, words: &[String], log: &Path) -> Result<Child, String> {
-        // That of an earlier run is gone.
+        // This empties the log of an earlier run.
         File::create(log).map_err(|error| format!("cannot make the log of {name}: {error}"))?;
         Child::run(name, words, log)
     }
@@ -229,7 +229,7 @@ impl Child {
         self.look();
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         if let (None, Some(pid)) = (self.ended, pid) {
-            // It may have ended a moment ago.
+            // This fails if the child has ended a moment ago.
             let _ = rustix::process::kill_process(pid, signal);
         }
     }
@@ -256,7 +256,7 @@ impl Child {
 pub(super) struct Patience<'a> {
     pub(super) until: Instant,
     pub(super) signals: &'a Receiver<Order>,
-    /// A second signal came.
+    /// Whether a second signal came.
     pub(super) is_hurried: bool,
 }
 
@@ -271,7 +271,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         self.look();
         if self.ended.is_none() {
-            // It may end by itself meanwhile.
+            // This fails if the child has ended by itself meanwhile.
             let _ = self.process.kill();
             let _ = self.process.wait();
         }

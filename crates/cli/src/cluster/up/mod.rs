@@ -189,9 +189,9 @@ fn signals() -> Receiver<Order> {
 /// A cluster of child processes.
 struct Up {
     dir: PathBuf,
-    /// U2
+    /// Whether the directory was created here, and is removed at the end (U2).
     is_temporary: bool,
-    /// With --tls.
+    /// The certificates, with --tls.
     certificates: Option<Certificates>,
     coordinator: Option<Child>,
     servers: Vec<Child>,
@@ -326,7 +326,7 @@ impl UpArgs {
 }
 
 impl Up {
-    /// Starts everything; false: stopped meanwhile.
+    /// Starts everything. Returns false if it was stopped meanwhile.
     fn start(&mut self, args: &UpArgs, signals: &Receiver<Order>) -> Result<bool, String> {
         let until = Instant::now() + START;
         eprintln!(
@@ -584,7 +584,7 @@ fn stop_all(children: &mut [Child], patience: &mut Patience<'_>) {
 }
 
 /// U2: makes a directory that did not exist. Another process may have this one's id, if they do not
-/// see each other (two containers that share `/tmp`); then the name gets a number more.
+/// see each other (two containers that share `/tmp`); then the name gets another number.
 fn new_directory(place: &Path) -> Result<PathBuf, String> {
     let name = format!("duramen-up-{}", std::process::id());
     let more = (1..).map(|n| format!("{name}-{n}"));
