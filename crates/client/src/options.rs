@@ -40,7 +40,8 @@ pub struct Options {
     pub login: Option<Login>,
     /// Certificates, for a cluster whose native ports have TLS. With them there is no connection
     /// over TCP without TLS; each new connection uses the files as they are by then, so a
-    /// certificate that is renewed before it expires interrupts nothing. `None`: no TLS.
+    /// certificate that is renewed before it expires interrupts nothing. `None` for connections
+    /// without TLS.
     pub tls: Option<TlsFiles>,
     /// Maximum time of a call, failures and recoveries included.
     pub deadline: Duration,

@@ -339,7 +339,7 @@ impl ServerConfig {
         mode.filter(|mode| *mode <= 0o777)
     }
 
-    /// The classes of the audit log, one bit for each of [`AUDIT_CLASSES`]; `None`: a name is
+    /// The classes of the audit log, one bit for each of [`AUDIT_CLASSES`]; `None` if a name is
     /// unknown.
     pub fn audit_classes(&self) -> Option<u32> {
         let names = self.access.audit_log_classes.split([',', ' ']);

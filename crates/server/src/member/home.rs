@@ -68,8 +68,8 @@ pub(crate) fn cluster_id(dir: &Path) -> ClusterId {
     }
 }
 
-/// The name of the cluster to which the directory's member belongs; `None`: the directory is not a
-/// member's, or cannot be used, and [`Home::open`] refuses it.
+/// The name of the cluster to which the directory's member belongs; `None` if the directory is not
+/// a member's, or cannot be used; [`Home::open`] then refuses it.
 pub fn cluster_of(dir: &Path) -> Option<String> {
     match identity::read(dir) {
         Ok(Content::Slots(identity) | Content::Old(identity)) => Some(identity.cluster),

@@ -226,7 +226,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// `None`: a stop was requested meanwhile.
+    /// Searches until one answers; returns `None` if a stop was requested meanwhile.
     fn run(mut self) -> Result<Option<Records>, ServerError> {
         loop {
             let address = self.coordinators[self.at].clone();
@@ -251,8 +251,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Asks one coordinator for the settings, the users and the functions. `None`: a stop was
-    /// requested meanwhile.
+    /// Asks one coordinator for the settings, the users and the functions. Returns `None` if a stop
+    /// was requested meanwhile.
     ///
     /// # Errors
     /// The reason why it did not give them.
@@ -278,7 +278,7 @@ impl<'a> Search<'a> {
     }
 
     /// Asks one coordinator and waits until nothing has moved for [`ASK_AGAIN`], at most
-    /// [`PATIENCE_MAX`]. `None`: a stop was requested meanwhile.
+    /// [`PATIENCE_MAX`]. Returns `None` if a stop was requested meanwhile.
     ///
     /// # Errors
     /// The reason why it did not answer.

@@ -291,7 +291,7 @@ struct Round<'a> {
     servant: &'a mut Servant,
     seen: CurrentView<'a>,
     now_us: u64,
-    /// Maximum bytes that a client may have fetched from flash. `None`: there is no flash.
+    /// Maximum bytes that a client may have fetched from flash. `None` if there is no flash.
     fetch_bytes: Option<usize>,
 }
 

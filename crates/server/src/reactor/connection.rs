@@ -387,7 +387,7 @@ impl Connection {
     }
 
     /// Sends bytes that are not in the output, if the connection [is quiet](Self::is_quiet).
-    /// Returns the number that the kernel has taken; `None`: the peer is gone.
+    /// Returns the number that the kernel has taken; `None` if the peer is gone.
     pub(super) fn send_straight(&mut self, bytes: &[u8], now_ms: u64) -> Option<usize> {
         let chunk = bytes.get(..SEND_BYTES_MAX).unwrap_or(bytes);
         match rustix::net::send(&self.fd, chunk, SendFlags::NOSIGNAL) {

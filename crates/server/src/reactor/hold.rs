@@ -97,8 +97,8 @@ pub(super) struct Holds {
     deadline_ms: u64,
     /// The time since which the oldest held reply has waited, as of the last check; 0 = none.
     oldest_ms: u64,
-    /// Whether this member was allowed to answer at the last check; None: not checked since the
-    /// group ran.
+    /// Whether this member was allowed to answer at the last check; `None` if that was not checked
+    /// since the last group ran.
     may_reply: Option<bool>,
 }
 

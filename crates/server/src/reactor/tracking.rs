@@ -56,7 +56,7 @@ fn limits(here: Here<'_>) -> Limits {
     Limits::new(here.config.tracked_keys_max, here.config.memory_bytes)
 }
 
-/// The time until the first thread must tend the registry; `None`: it has nothing to do there.
+/// The time until the first thread must tend the registry; `None` if there is nothing to tend.
 pub(super) fn pause(here: Here<'_>) -> Option<Duration> {
     let tracking = here.shared.tracking();
     let is_due = here.number == 0 && tracking.is_on() && tracking.exceeds(limits(here));

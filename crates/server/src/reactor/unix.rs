@@ -40,7 +40,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// The listening socket of `unixsocket`; `None`: there is none.
+/// The listening socket of `unixsocket`; `None` if the setting is empty.
 ///
 /// # Errors
 /// [`ServerError::File`] with the reason.
