@@ -41,7 +41,7 @@ fn simulated_survivor_that_is_built_and_not_stored_is_found() {
 /// The first write of a transaction over two keys stays in a full segment.
 #[test]
 fn simulated_group_over_segments_is_found() {
-    find(Bug::GroupsOverSegments, 10);
+    find(Bug::GroupsOverSegments, 16);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn simulated_report_before_it_is_durable_is_found() {
 
 #[test]
 fn simulated_safe_version_that_stays_is_found() {
-    find(Bug::SafeVersionStays, 5);
+    find(Bug::SafeVersionStays, 24);
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn every_bug_has_a_test() {
 
 #[test]
 fn simulated_flips_of_reads_that_do_not_verify_are_found() {
-    find(Bug::ReadsUnverified, 1);
+    find(Bug::ReadsUnverified, 2);
 }
 
 #[test]
