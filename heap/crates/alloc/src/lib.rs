@@ -51,17 +51,14 @@ mod batch;
 mod buffer;
 mod c;
 mod cache;
-mod checkpoint;
 mod chunk;
 mod error;
 mod evict;
 mod heap;
-mod malloc;
 mod mapping;
 #[doc(hidden)]
 pub mod measured;
 mod memory;
-mod oalloc;
 mod pager;
 mod pool;
 mod regions;

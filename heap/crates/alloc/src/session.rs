@@ -4,10 +4,10 @@
 //! - N1: no data on flash is given up before the first allocation that succeeds: until then a
 //!   checkpoint may be restored, whatever else was called.
 
-use crate::checkpoint::Frame;
 use crate::error::Error;
+use crate::heap::checkpoint::Frame;
+use crate::heap::oalloc::OBJECT_BYTES_MAX;
 use crate::heap::{Budget, Heap, ROOTS, Tables};
-use crate::oalloc::OBJECT_BYTES_MAX;
 use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
 use crate::signal;
 use duramen_disk::{Device, FileDevice};

@@ -15,6 +15,10 @@
 //!
 //! Paper: [Badam11 §3.2, Figure 1].
 
+pub(crate) mod checkpoint;
+mod malloc;
+pub(crate) mod oalloc;
+
 use crate::atm::Atm;
 use crate::batch::{self, Batch};
 use crate::buffer::{self, Buffer, Claim, Unit};

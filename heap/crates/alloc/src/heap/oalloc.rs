@@ -7,9 +7,9 @@
 //!
 //! **Concurrency** as in `pool`.
 
+use super::Heap;
 use crate::chunk::{Chunk, Kind, rounded};
 use crate::error::Error;
-use crate::heap::Heap;
 use crate::pool::{Pool, lock};
 use std::cell::Cell;
 use std::sync::{Arc, PoisonError};

@@ -2,9 +2,9 @@
 //!
 //! **Concurrency** as in `memory`.
 
+use super::Heap;
 use crate::chunk::{Chunk, Kind};
 use crate::error::Error;
-use crate::heap::Heap;
 use crate::memory::{Blocks, GRAIN_BYTES, Memory, bits_of, flash_of, pages_needed};
 use crate::pager::PAGE_BYTES;
 use std::sync::{Arc, MutexGuard, PoisonError};

@@ -17,9 +17,9 @@
 //! Paper: [Badam11 §3.6]; differs: arrays and memory are stored as well, and roots, by which a
 //! later life finds its objects.
 
+use super::{Heap, ROOTS};
 use crate::chunk::{Chunk, GRANULE_PAGES, Kind, rounded};
 use crate::error::Error;
-use crate::heap::{Heap, ROOTS};
 use crate::memory::Blocks;
 use crate::pager::PAGE_BYTES;
 use std::path::Path;
