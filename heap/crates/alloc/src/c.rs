@@ -8,8 +8,9 @@
 
 use crate::error::Error;
 use crate::pager::Faults;
-use crate::session::{self, Options, Stats};
+use crate::session::{self, Options};
 use crate::signal;
+use crate::stats::Stats;
 use std::cell::Cell;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;

@@ -23,17 +23,19 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `heap`, `evict`, `batch` | arrival of a page; eviction of many pages at once |
+//! | `paging` | arrival of a page; `evict`, `batch`: eviction of many pages at once |
+//! | | `units`: names and saved contents; `pin`; `touch`: the library's own accesses to objects |
 //! | `buffer` | the shown pages, and the owners of units |
 //! | `regions` | the existing page tables |
 //! | `cache` | objects in RAM |
 //! | `chunk`, `atm` | from an address to an object's name |
-//! | `oalloc`, `pool` | objects on pages of their own |
-//! | `malloc`, `memory` | blocks of any length |
-//! | `touch` | the library's own accesses to objects |
+//! | `heap` | allocation, above the pages |
+//! | | `oalloc`: objects on pages of their own; `malloc`: blocks of any length |
+//! | | `checkpoint`: the heap's state for a later life |
+//! | `pool`, `memory` | the free objects and the free blocks |
+//! | `budget`, `stats` | sizes and counts |
 //! | `pager` | userfaultfd, `mprotect` |
 //! | `signal` | the fault handler |
-//! | `checkpoint` | the heap's state for a later life |
 //! | `session` | the functions for programs; `c`: the same for C |
 //! | `measured` | parts of the library alone, for measurements |
 //!
@@ -48,28 +50,29 @@ compile_error!("the library needs panics that unwind: a cancelled thread unwinds
 
 mod atm;
 mod batch;
+mod budget;
 mod buffer;
 mod c;
 mod cache;
 mod chunk;
 mod error;
-mod evict;
 mod heap;
 mod mapping;
 #[doc(hidden)]
 pub mod measured;
 mod memory;
 mod pager;
+mod paging;
 mod pool;
 mod regions;
 mod session;
 mod signal;
 mod stats;
-mod touch;
 
 pub use error::Error;
 pub use pager::Faults;
 pub use session::{
-    Options, Stats, calloc, checkpoint, close, free, init, malloc, oalloc, pin, realloc, restore,
-    root, set_root, stats, stride, unpin, usable_bytes,
+    Options, calloc, checkpoint, close, free, init, malloc, oalloc, pin, realloc, restore, root,
+    set_root, stats, stride, unpin, usable_bytes,
 };
+pub use stats::Stats;

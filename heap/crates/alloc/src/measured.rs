@@ -53,12 +53,12 @@ pub struct Page {
 
 /// The page of an address; `None`: no object is there.
 pub fn page_at(address: *const u8) -> Option<Page> {
-    let heap = signal::heap()?;
-    if !heap.contains(address as usize) {
+    let paging = signal::heap()?.paging();
+    if !paging.contains(address as usize) {
         return None;
     }
-    let number = heap.page_of(address as usize);
-    let place = heap.atm.used_place(number)?;
+    let number = paging.page_of(address as usize);
+    let place = paging.units().atm().used_place(number)?;
     Some(Page { number, place })
 }
 
@@ -68,7 +68,7 @@ pub fn page_at(address: *const u8) -> Option<Page> {
 /// Those of a fault, from flash or from the kernel; [`Error::NotInitialized`].
 pub fn bring(page: &Page, write: bool) -> Result<(), Error> {
     let heap = signal::heap().ok_or(Error::NotInitialized)?;
-    heap.bring(page.number, &page.place, Some(write))
+    heap.paging().bring(page.number, &page.place, Some(write))
 }
 
 /// Evicts all pages that are not pinned, as a fault handler does when too many are shown; returns
@@ -78,15 +78,5 @@ pub fn bring(page: &Page, write: bool) -> Result<(), Error> {
 /// Those of flash and of the kernel; [`Error::NotInitialized`].
 pub fn evict_all() -> Result<usize, Error> {
     let heap = signal::heap().ok_or(Error::NotInitialized)?;
-    let mut worker = heap.worker();
-    let mut evicted = 0;
-    let done = loop {
-        match heap.evict(&mut worker) {
-            Ok(0) => break Ok(evicted),
-            Ok(count) => evicted += count,
-            Err(error) => break Err(error),
-        }
-    };
-    heap.give_back(worker);
-    done
+    heap.paging().evict_all()
 }

@@ -16,6 +16,7 @@
 //! of in headers on the pages.
 
 use crate::chunk::{Chunk, HEADER_BYTES};
+use crate::error::Error;
 use crate::pager::PAGE_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -134,6 +135,26 @@ impl Memory {
     pub fn is_free(&self, address: usize) -> bool {
         let before = self.by_address.range(..=address).next_back();
         before.is_some_and(|(start, bytes)| address < start + bytes)
+    }
+
+    /// Bytes of the block that was handed out at this address of a chunk.
+    ///
+    /// # Errors
+    /// [`Error::DoubleFree`], [`Error::BadPointer`].
+    pub fn block_bytes(&mut self, address: usize, chunk: &Chunk) -> Result<usize, Error> {
+        if self.is_free(address) {
+            return Err(Error::DoubleFree { address });
+        }
+        let run = self.find_run(chunk);
+        let run = run.ok_or(Error::DoubleFree { address })?;
+        let begins = address.is_multiple_of(GRAIN_BYTES) && run.begins(address);
+        if !begins {
+            return Err(Error::BadPointer {
+                address,
+                why: "it lies within a block",
+            });
+        }
+        Ok(run.bytes_at(address))
     }
 
     pub fn runs(&self) -> impl Iterator<Item = &Run> {

@@ -4,17 +4,19 @@
 //! - N1: no data on flash is given up before the first allocation that succeeds: until then a
 //!   checkpoint may be restored, whatever else was called.
 
+use crate::budget::Budget;
 use crate::error::Error;
 use crate::heap::checkpoint::Frame;
 use crate::heap::oalloc::OBJECT_BYTES_MAX;
-use crate::heap::{Budget, Heap, ROOTS, Tables};
+use crate::heap::{Heap, ROOTS};
 use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
+use crate::paging::Tables;
 use crate::signal;
+use crate::stats::Stats;
 use duramen_disk::{Device, FileDevice};
 use duramen_flash::ObjectStore;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Preferred beginning of the arena: far from the addresses that the system hands out, from
@@ -41,48 +43,6 @@ pub struct Options {
     pub address_bytes: u64,
     /// The mechanism of faults; `None`: userfaultfd if the kernel has it, else `mprotect`.
     pub faults: Option<Faults>,
-}
-
-/// Counts since [`init`]; sizes in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Stats {
-    pub ram_budget_bytes: u64,
-    /// Shown pages, object by object or page by page.
-    pub pages_shown_bytes: u64,
-    /// Page tables under them.
-    pub page_table_bytes: u64,
-    pub cache_bytes: u64,
-    pub cached_objects: u64,
-    /// Object tables and other structures that grow with the allocated amount.
-    pub table_bytes: u64,
-    pub fixed_bytes: u64,
-    pub allocated_bytes: u64,
-    pub allocations: u64,
-    /// Pages shown: all, from the cache, from flash, never used before.
-    pub faults: u64,
-    pub from_cache: u64,
-    pub from_flash: u64,
-    pub fresh: u64,
-    /// First writes to pages that had been read.
-    pub write_faults: u64,
-    /// Pages evicted, and the number of dirty ones among them.
-    pub evicted_pages: u64,
-    pub evicted_dirty_pages: u64,
-    /// Objects evicted from the cache, and the number of those written to flash.
-    pub evicted_objects: u64,
-    pub written_objects: u64,
-    /// Bytes written to flash, in total, and by the collector.
-    pub flash_written_bytes: u64,
-    pub flash_relocated_bytes: u64,
-    pub flash_capacity_bytes: u64,
-    pub flash_live_bytes: u64,
-    /// Bytes of flash that are held for the last checkpoint alone.
-    pub flash_held_bytes: u64,
-    /// The mechanism of faults: 1 is userfaultfd, 2 is `mprotect`.
-    pub fault_kind: u64,
-    /// Page tables that were returned and may not be freed by the kernel yet.
-    pub page_tables_leaving_bytes: u64,
 }
 
 enum State {
@@ -320,7 +280,7 @@ fn allocate_first(
     let kind = pager.kind();
     let heap = Heap::new(pager, store, budget, tables);
     let allocated = once(&heap).and_then(|address| {
-        heap.store.give_up_old()?;
+        heap.paging().units().give_up_old()?;
         Ok(address)
     });
     let address = match allocated {
@@ -335,8 +295,8 @@ fn allocate_first(
             return (State::Ready(Box::new(ready)), Err(error));
         }
     };
-    for (root, set) in heap.roots.iter().zip(roots) {
-        root.store(set, Ordering::Release);
+    for (number, set) in roots.into_iter().enumerate() {
+        heap.set_root(number, set);
     }
     match signal::install(Box::new(heap), kind) {
         Ok(_) => (State::Running, Ok(address as *mut u8)),
@@ -446,7 +406,8 @@ pub fn usable_bytes(object: *const u8) -> Option<usize> {
 /// # Errors
 /// [`Error::BadPointer`]; [`Error::Invalid`]: more than half of the page buffer would be pinned.
 pub fn pin(object: *const u8, bytes: usize, write: bool) -> Result<(), Error> {
-    heap_of(object as usize)?.pin(object as usize, bytes, write)
+    let heap = heap_of(object as usize)?;
+    heap.paging().pin(object as usize, bytes, write)
 }
 
 /// Undoes [`pin`]; with the same arguments, once for each call of it.
@@ -454,7 +415,8 @@ pub fn pin(object: *const u8, bytes: usize, write: bool) -> Result<(), Error> {
 /// # Errors
 /// [`Error::BadPointer`]: it is not pinned.
 pub fn unpin(object: *const u8, bytes: usize) -> Result<(), Error> {
-    heap_of(object as usize)?.unpin(object as usize, bytes)
+    let heap = heap_of(object as usize)?;
+    heap.paging().unpin(object as usize, bytes)
 }
 
 /// Makes all allocated objects durable: [`restore`] restores them in a later life, at the same
@@ -516,7 +478,7 @@ pub fn restore(path: &Path) -> Result<(), Error> {
 pub fn set_root(number: usize, object: *mut u8) -> Result<(), Error> {
     check_root(number)?;
     if let Some(heap) = running()? {
-        heap.roots[number].store(object as usize, Ordering::Release);
+        heap.set_root(number, object as usize);
         return Ok(());
     }
     if let State::Ready(ready) = &mut *state() {
@@ -533,7 +495,7 @@ pub fn set_root(number: usize, object: *mut u8) -> Result<(), Error> {
 pub fn root(number: usize) -> Result<*mut u8, Error> {
     check_root(number)?;
     if let Some(heap) = running()? {
-        return Ok(heap.roots[number].load(Ordering::Acquire) as *mut u8);
+        return Ok(heap.root(number) as *mut u8);
     }
     if let State::Ready(ready) = &*state() {
         return Ok(ready.roots[number] as *mut u8);

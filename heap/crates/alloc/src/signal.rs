@@ -13,8 +13,9 @@
 //! Paper: [Badam11 §3.3]: "control is returned to the originally installed seg-fault handler".
 
 use crate::error::Error;
-use crate::heap::{Fault, Heap};
+use crate::heap::Heap;
 use crate::pager::Faults;
+use crate::paging::Fault;
 use duramen_disk::foreign_signals;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -304,12 +305,13 @@ pub(crate) unsafe fn serve(info: *mut libc::siginfo_t, context: *mut libc::c_voi
     let (address, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     // Codes up to 0 were sent by a process (kill); 4 and 5 of SIGBUS are broken memory.
     let is_access = code > 0 && code < 4;
-    if !is_access || !heap.contains(address) {
+    if !is_access || !heap.paging().contains(address) {
         return false;
     }
     // SAFETY: the caller's promise.
     let write = unsafe { is_write(context) };
-    let brought = std::panic::catch_unwind(AssertUnwindSafe(|| heap.fault(address, write)));
+    let brought =
+        std::panic::catch_unwind(AssertUnwindSafe(|| heap.paging().fault(address, write)));
     match brought {
         Ok(Fault::Served) => true,
         Ok(Fault::NotOurs) => false,

@@ -34,21 +34,21 @@ impl Heap {
         let _alone = self
             .changing
             .write()
-            .unwrap_or_else(PoisonError::into_inner); // Z1: no allocation meanwhile
-        self.clean()?;
-        self.store.checkpoint(path, &self.encode())?;
-        Ok(())
+            .unwrap_or_else(PoisonError::into_inner); // Z1
+        self.paging.clean()?;
+        self.paging.units().checkpoint(path, &self.encode())
     }
 
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let chunks = self.atm.all();
+        let chunks = self.paging.units().atm().all();
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         put32(&mut bytes, FORMAT);
         put32(&mut bytes, PAGE_BYTES as u32);
-        put64(&mut bytes, self.pager.start() as u64);
-        put64(&mut bytes, self.pager.bytes() as u64);
-        put32(&mut bytes, self.next_table.load(Ordering::Relaxed));
+        let arena = self.paging.arena();
+        put64(&mut bytes, arena.start as u64);
+        put64(&mut bytes, arena.len() as u64);
+        put32(&mut bytes, self.paging.units().next_table());
         put32(&mut bytes, chunks.len() as u32);
         for root in &self.roots {
             put64(&mut bytes, root.load(Ordering::Acquire) as u64);
@@ -87,7 +87,7 @@ impl Heap {
     pub fn restore(&self, blob: &[u8], path: &Path) -> Result<(), Error> {
         let mut source = Source { left: blob, path };
         let frame = Frame::read(&mut source)?;
-        self.next_table.store(frame.next_table, Ordering::Relaxed);
+        self.paging.units().set_next_table(frame.next_table);
         for (root, found) in self.roots.iter().zip(frame.roots) {
             root.store(found as usize, Ordering::Release);
         }
@@ -101,12 +101,7 @@ impl Heap {
             return Err(source.damaged("it is longer than it says"));
         }
         self.recount(&source, &chunks)?;
-        let ends = chunks.iter().map(|chunk| chunk.first + chunk.pages());
-        let end = ends.max().unwrap_or(0);
-        self.charge_up_to(end, 0)?;
-        self.buffer.regions().use_up_to(end);
-        self.atm.restore(chunks);
-        Ok(())
+        self.paging.restore(chunks)
     }
 
     /// Checks that chunks are disjoint, and that each has an object table of its own (Z3).
@@ -124,7 +119,7 @@ impl Heap {
                 return Err(source.damaged("objects that lie where others do"));
             }
             end = chunk.first + chunk.pages();
-            let has = self.store.objects_of(chunk.table);
+            let has = self.paging.units().objects_of(chunk.table);
             if has != Some(chunk.units()) {
                 return Err(source.damaged("objects without their object table"));
             }
@@ -135,7 +130,7 @@ impl Heap {
     /// Free blocks, in the order of their addresses.
     fn restore_free(&self, source: &mut Source<'_>, chunks: &[Arc<Chunk>]) -> Result<(), Error> {
         let bytes_of = |chunk: &Chunk| {
-            let start = self.address_of(chunk.first);
+            let start = self.paging.address_of(chunk.first);
             start..start + chunk.pages() as usize * PAGE_BYTES
         };
         let runs = chunks.iter().filter(|chunk| chunk.kind == Kind::Memory);
@@ -166,7 +161,7 @@ impl Heap {
             _ => return Err(source.damaged("a kind of memory that is not known")),
         };
         let (fresh, first) = (source.u32()?, source.u64()?);
-        let arena_pages = (self.pager.bytes() / PAGE_BYTES) as u64;
+        let arena_pages = (self.paging.arena().len() / PAGE_BYTES) as u64;
         let most = arena_pages.saturating_sub(first);
         let pages = u64::from(objects) * u64::from(bytes).div_ceil(PAGE_BYTES as u64);
         if objects == 0 || bytes == 0 || pages > most || rounded(bytes as usize) != bytes as usize {
@@ -193,13 +188,13 @@ impl Heap {
                     Blocks::Many(bits) => bits.len() as u64 * 8,
                     Blocks::Large(_) => 0,
                 };
-                self.charge(bits)?;
-                let start = self.address_of(first);
+                self.paging.units().charge(bits)?;
+                let start = self.paging.address_of(first);
                 let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
                 memory.restore_run(Arc::clone(&chunk), start, blocks);
             }
         }
-        self.charge(chunk.tables_bytes())?;
+        self.paging.units().charge(chunk.tables_bytes())?;
         Ok(chunk)
     }
 
@@ -220,7 +215,7 @@ impl Heap {
             data += u64::from(used) * u64::from(chunk.object_bytes);
             flash += its;
         }
-        self.count(data);
+        self.usage.count(data);
         self.reserve_flash(flash, 0)
     }
 }
@@ -315,8 +310,9 @@ impl Source<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::heap::{Budget, Tables};
+    use crate::budget::Budget;
     use crate::pager::{Faults, Pager};
+    use crate::paging::Tables;
     use duramen_disk::Device;
     use duramen_flash::ObjectStore;
     use std::io;
@@ -356,11 +352,11 @@ mod tests {
         Heap::new(pager, store, budget, tables)
     }
 
-    /// An empty heap before a restore, with these object tables.
-    fn with_tables(tables: &[(u32, u32)]) -> Heap {
+    /// An empty heap before a restore, with the object tables of these chunks.
+    fn with_tables(chunks: &[Arc<Chunk>]) -> Heap {
         let heap = heap();
-        for (table, objects) in tables {
-            heap.store.add_table(*table, *objects, 4096).unwrap();
+        for chunk in chunks {
+            heap.paging.units().add_table(chunk).unwrap();
         }
         heap
     }
@@ -377,16 +373,12 @@ mod tests {
         first.allocate_memory(2 << 20).unwrap();
         let blocks = [300, 40, 9000].map(|bytes| first.allocate_memory(bytes).unwrap());
         first.free(blocks[1]).unwrap();
-        let chunks = first.atm.all();
-        let tables: Vec<_> = chunks
-            .iter()
-            .map(|chunk| (chunk.table, chunk.units()))
-            .collect();
+        let chunks = first.paging.units().atm().all();
         let blob = first.encode();
         drop(first); // the next ones use the same addresses
         let path = Path::new("checkpoint");
         {
-            let restored = with_tables(&tables);
+            let restored = with_tables(&chunks);
             restored.restore(&blob, path).unwrap();
             assert_eq!(restored.encode(), blob, "it is as it was");
         }
@@ -396,7 +388,7 @@ mod tests {
             for change in [1 << (at % 8), 0xff] {
                 let mut changed = blob.clone();
                 changed[at] ^= change;
-                let heap = with_tables(&tables);
+                let heap = with_tables(&chunks);
                 match heap.restore(&changed, path) {
                     Ok(()) => taken += 1,
                     Err(error) => {
@@ -414,7 +406,7 @@ mod tests {
             "{taken} taken, {refused} refused"
         );
         for length in (0..500).chain([blob.len() / 2, blob.len() - 1]) {
-            let cut = with_tables(&tables).restore(&blob[..length], path);
+            let cut = with_tables(&chunks).restore(&blob[..length], path);
             assert!(cut.is_err(), "cut to {length}");
         }
     }

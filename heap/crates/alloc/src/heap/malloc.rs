@@ -41,7 +41,7 @@ impl Heap {
             true => self.allocate_large(bytes),
             false => self.allocate_block(bytes),
         })?;
-        self.count(bytes as u64);
+        self.usage.count(bytes as u64);
         Ok(address)
     }
 
@@ -49,9 +49,11 @@ impl Heap {
         let pages = (bytes / PAGE_BYTES) as u32;
         let flash = flash_of(pages as usize);
         self.reserve_flash(flash, u64::from(pages) * 4)?;
-        let added = self.add_chunk(pages, PAGE_BYTES as u32, Kind::Memory);
-        let chunk = added.inspect_err(|_| self.release_flash(flash))?;
-        let start = self.address_of(chunk.first);
+        let added = self
+            .paging
+            .add_chunk(pages, PAGE_BYTES as u32, Kind::Memory);
+        let chunk = added.inspect_err(|_| self.usage.release(flash))?;
+        let start = self.paging.address_of(chunk.first);
         self.memory()
             .restore_run(chunk, start, Blocks::Large(bytes));
         Ok(start)
@@ -71,14 +73,19 @@ impl Heap {
                 let flash = flash_of(bytes.div_ceil(PAGE_BYTES));
                 self.reserve_flash(flash, 0)?;
                 let added = self.add_run(&mut memory);
-                added.inspect_err(|_| self.release_flash(flash))?
+                added.inspect_err(|_| self.usage.release(flash))?
             }
         };
         memory.remove_free(start, found);
         if found > bytes {
             let rest = start + bytes;
-            let page = self.page_of(start);
-            let chunk = self.atm.chunk(page).expect("a run has a chunk");
+            let page = self.paging.page_of(start);
+            let chunk = self
+                .paging
+                .units()
+                .atm()
+                .chunk(page)
+                .expect("a run has a chunk");
             memory.run_of(&chunk).mark(rest, true);
             memory.add_free(rest, found - bytes);
         }
@@ -87,12 +94,14 @@ impl Heap {
 
     fn add_run(&self, memory: &mut Memory) -> Result<(usize, usize), Error> {
         let bits = bits_of(RUN_PAGES);
-        self.charge(bits as u64 * 8)?;
-        let chunk = self.add_chunk(RUN_PAGES, PAGE_BYTES as u32, Kind::Memory);
-        let chunk = chunk.inspect_err(|_| self.discharge(bits as u64 * 8))?;
-        let start = self.address_of(chunk.first);
+        self.paging.units().charge(bits as u64 * 8)?;
+        let chunk = self
+            .paging
+            .add_chunk(RUN_PAGES, PAGE_BYTES as u32, Kind::Memory);
+        let chunk = chunk.inspect_err(|_| self.paging.units().discharge(bits as u64 * 8))?;
+        let start = self.paging.address_of(chunk.first);
         memory.restore_run(chunk, start, Blocks::Many(vec![0; bits]));
-        let page = self.page_of(start);
+        let page = self.paging.page_of(start);
         memory
             .runs
             .get_mut(&page)
@@ -104,15 +113,15 @@ impl Heap {
     }
 
     /// Frees a block; [`Heap::free`] has verified that the address is in this chunk.
-    pub fn free_memory(&self, address: usize, chunk: &Chunk) -> Result<(), Error> {
+    pub(super) fn free_memory(&self, address: usize, chunk: &Chunk) -> Result<(), Error> {
         let mut memory = self.memory();
-        let bytes = self.block_bytes(&mut memory, address, chunk)?;
+        let bytes = memory.block_bytes(address, chunk)?;
         let mut pages = bytes / PAGE_BYTES;
         let large = matches!(memory.run_of(chunk).blocks, Blocks::Large(_));
         let run = large.then(|| memory.runs.remove(&chunk.first)).flatten();
         if let Some(run) = run {
             drop(memory); // a later look-up finds that it is freed
-            if let Err(error) = self.remove_chunk(chunk) {
+            if let Err(error) = self.paging.remove_chunk(chunk) {
                 self.memory().runs.insert(chunk.first, run);
                 return Err(error);
             }
@@ -122,31 +131,9 @@ impl Heap {
             let _ = self.charge_entries(&mut memory);
             drop(memory);
         }
-        self.release_flash(flash_of(pages));
-        self.uncount(bytes as u64);
+        self.usage.release(flash_of(pages));
+        self.usage.uncount(bytes as u64);
         Ok(())
-    }
-
-    /// Bytes of the block that was handed out at this address.
-    fn block_bytes(
-        &self,
-        memory: &mut Memory,
-        address: usize,
-        chunk: &Chunk,
-    ) -> Result<usize, Error> {
-        if memory.is_free(address) {
-            return Err(Error::DoubleFree { address });
-        }
-        let run = memory.find_run(chunk);
-        let run = run.ok_or(Error::DoubleFree { address })?;
-        let begins = address.is_multiple_of(GRAIN_BYTES) && run.begins(address);
-        if !begins {
-            return Err(Error::BadPointer {
-                address,
-                why: "it lies within a block",
-            });
-        }
-        Ok(run.bytes_at(address))
     }
 
     /// Joins a freed block with its free neighbours, and drops the pages that are now wholly free
@@ -176,55 +163,62 @@ impl Heap {
         let last = end.min((address + bytes).next_multiple_of(PAGE_BYTES));
         let pages = first.next_multiple_of(PAGE_BYTES)..last / PAGE_BYTES * PAGE_BYTES;
         let count = pages.len() / PAGE_BYTES;
-        for page in pages.step_by(PAGE_BYTES).map(|page| self.page_of(page)) {
+        for page in pages
+            .step_by(PAGE_BYTES)
+            .map(|page| self.paging.page_of(page))
+        {
             let place = chunk.place(page).expect("a page of this chunk");
             // If the kernel refuses, the page stays like a used one.
-            let _ = self.forget(&place);
+            let _ = self.paging.forget(&place);
         }
         count
     }
 
     /// Takes the maps' RAM from the cache, for several entries at once.
-    pub fn charge_entries(&self, memory: &mut Memory) -> Result<(), Error> {
+    pub(super) fn charge_entries(&self, memory: &mut Memory) -> Result<(), Error> {
         let wanted = memory.by_address.len().next_multiple_of(ENTRIES_AT_ONCE);
         let bytes = ENTRY_BYTES * ENTRIES_AT_ONCE as u64;
         if wanted > memory.charged {
-            self.charge(ENTRY_BYTES * (wanted - memory.charged) as u64)?;
+            self.paging
+                .units()
+                .charge(ENTRY_BYTES * (wanted - memory.charged) as u64)?;
             memory.charged = wanted;
         } else if wanted + 2 * ENTRIES_AT_ONCE <= memory.charged {
-            self.discharge(bytes);
+            self.paging.units().discharge(bytes);
             memory.charged -= ENTRIES_AT_ONCE;
         }
         Ok(())
     }
 
     /// Removes a run that is one free block, and returns the RAM of map entries that are gone.
-    /// Returns false if there is no such run.
-    pub fn remove_empty_run(&self) -> bool {
+    /// False: there is no such run.
+    pub(super) fn remove_empty_run(&self) -> bool {
         let mut memory = self.memory();
         let wanted = memory.by_address.len().next_multiple_of(ENTRIES_AT_ONCE);
         let unused = memory.charged.saturating_sub(wanted);
-        self.discharge(ENTRY_BYTES * unused as u64);
+        self.paging.units().discharge(ENTRY_BYTES * unused as u64);
         memory.charged -= unused;
         let Some((bytes, start)) = memory.by_bytes.last().copied() else {
             return false;
         };
-        let run = memory.runs.get(&self.page_of(start));
+        let run = memory.runs.get(&self.paging.page_of(start));
         let run = run.filter(|run| run.start == start && run.bytes() == bytes);
         let Some(chunk) = run.map(|run| Arc::clone(&run.chunk)) else {
             return false;
         };
-        if self.remove_chunk(&chunk).is_err() {
+        if self.paging.remove_chunk(&chunk).is_err() {
             return false; // the kernel refused: the run stays
         }
         memory.remove_free(start, bytes);
         memory.runs.remove(&chunk.first);
-        self.discharge(bits_of(chunk.objects) as u64 * 8);
+        self.paging
+            .units()
+            .discharge(bits_of(chunk.objects) as u64 * 8);
         true
     }
 
     /// Bytes of the block at an address of this chunk, if one was handed out there.
-    pub fn memory_bytes(&self, address: usize, chunk: &Chunk) -> Option<usize> {
-        self.block_bytes(&mut self.memory(), address, chunk).ok()
+    pub(super) fn memory_bytes(&self, address: usize, chunk: &Chunk) -> Option<usize> {
+        self.memory().block_bytes(address, chunk).ok()
     }
 }

@@ -50,10 +50,10 @@ impl Heap {
         let array = Chunk::new(0, 0, count as u32, bytes, Kind::Array);
         let flash = array.flash_bytes_of_all();
         self.reserve_flash(flash, array.tables_bytes())?;
-        let chunk = self.add_chunk(count as u32, bytes, Kind::Array);
-        let chunk = chunk.inspect_err(|_| self.release_flash(flash))?;
-        self.count(u64::from(bytes) * count as u64);
-        Ok(self.address_of(chunk.first))
+        let chunk = self.paging.add_chunk(count as u32, bytes, Kind::Array);
+        let chunk = chunk.inspect_err(|_| self.usage.release(flash))?;
+        self.usage.count(u64::from(bytes) * count as u64);
+        Ok(self.paging.address_of(chunk.first))
     }
 
     /// One object, and whether it holds what a former one held: it shares its unit with others, so
@@ -63,8 +63,10 @@ impl Heap {
         let mut pool = lock(&pool);
         let (chunk, object, again) = self.take_one(&mut pool, bytes)?;
         drop(pool);
-        let address = self.address_of(chunk.first + u64::from(object) * chunk.stride());
-        self.count(u64::from(bytes));
+        let address = self
+            .paging
+            .address_of(chunk.first + u64::from(object) * chunk.stride());
+        self.usage.count(u64::from(bytes));
         Ok((address, again && chunk.unit_pages() > 1))
     }
 
@@ -81,45 +83,34 @@ impl Heap {
         let taken = match pool.take() {
             Some(taken) => taken,
             None => {
-                let grown = self.add_chunk(pool.next_objects(), bytes, Kind::Pool);
-                let chunk = grown.inspect_err(|_| self.release_flash(flash))?;
+                let grown = self
+                    .paging
+                    .add_chunk(pool.next_objects(), bytes, Kind::Pool);
+                let chunk = grown.inspect_err(|_| self.usage.release(flash))?;
                 pool.chunks.push(chunk);
                 pool.take().expect("a new chunk has free objects")
             }
         };
         if taken.0.shares_unit(taken.1) {
-            self.release_flash(flash);
+            self.usage.release(flash);
         }
         Ok(taken)
-    }
-
-    /// Counts allocated bytes.
-    pub fn count(&self, bytes: u64) {
-        use std::sync::atomic::Ordering::Relaxed;
-        self.counters.allocations.fetch_add(1, Relaxed);
-        self.counters.allocated_bytes.fetch_add(bytes, Relaxed);
-    }
-
-    /// Uncounts freed bytes.
-    pub fn uncount(&self, bytes: u64) {
-        use std::sync::atomic::Ordering::Relaxed;
-        self.counters.allocated_bytes.fetch_sub(bytes, Relaxed);
     }
 
     /// Frees the object, array or block that begins at an address (O2).
     pub fn free(&self, address: usize) -> Result<(), Error> {
         let bad = |why| Error::BadPointer { address, why };
-        if !self.contains(address) {
+        if !self.paging.contains(address) {
             return Err(bad("it does not lie in memory of this library"));
         }
         let _changing = self.changing.read().unwrap_or_else(PoisonError::into_inner);
-        let page = self.page_of(address);
-        let chunk = self.atm.chunk(page);
+        let page = self.paging.page_of(address);
+        let chunk = self.paging.units().atm().chunk(page);
         let chunk = chunk.ok_or_else(|| bad("nothing is allocated there"))?;
         if chunk.kind == Kind::Memory {
             return self.free_memory(address, &chunk);
         }
-        let begins = address == self.address_of(page);
+        let begins = address == self.paging.address_of(page);
         match chunk.object(page).filter(|_| begins) {
             Some(object) if chunk.kind == Kind::Pool => self.free_one(address, &chunk, object),
             Some(0) => {
@@ -127,9 +118,12 @@ impl Heap {
                     return Err(Error::DoubleFree { address }); // by another thread, just now
                 }
                 let flash = chunk.flash_bytes_of_all();
-                self.remove_chunk(&chunk).inspect_err(|_| chunk.stay())?;
-                self.release_flash(flash);
-                self.uncount(u64::from(chunk.object_bytes) * u64::from(chunk.objects));
+                self.paging
+                    .remove_chunk(&chunk)
+                    .inspect_err(|_| chunk.stay())?;
+                self.usage.release(flash);
+                self.usage
+                    .uncount(u64::from(chunk.object_bytes) * u64::from(chunk.objects));
                 Ok(())
             }
             Some(_) => Err(bad(
@@ -157,41 +151,47 @@ impl Heap {
             let first = chunk.first + u64::from(object) * chunk.stride();
             for page in first..first + chunk.stride() {
                 let place = chunk.place(page).expect("a page of an object has a place");
-                self.forget(&place)?; // O1: it reads as zeros again
+                self.paging.forget(&place)?; // O1
             }
         }
         chunk.give_back(object);
         // A chunk that cannot be removed now stays in the pool.
         while chunk.is_empty()
             && let Some(spare) = pool.spare()
-            && self.remove_chunk(&spare).is_ok()
+            && self.paging.remove_chunk(&spare).is_ok()
         {
             pool.forget(&spare);
         }
         drop(pool);
         if !shares {
-            self.release_flash(chunk.flash_bytes());
+            self.usage.release(chunk.flash_bytes());
         }
-        self.uncount(u64::from(chunk.object_bytes));
+        self.usage.uncount(u64::from(chunk.object_bytes));
         Ok(())
     }
 
     /// Whether an address is in an array, which is freed as a whole and cannot become longer.
     pub fn is_of_array(&self, address: usize) -> bool {
-        let page = self.contains(address).then(|| self.page_of(address));
-        let chunk = page.and_then(|page| self.atm.chunk(page));
+        let page = self
+            .paging
+            .contains(address)
+            .then(|| self.paging.page_of(address));
+        let chunk = page.and_then(|page| self.paging.units().atm().chunk(page));
         chunk.is_some_and(|chunk| chunk.kind == Kind::Array && chunk.objects > 1)
     }
 
     /// Usable bytes at the address of an object, an array's first element included.
     pub fn usable_bytes(&self, address: usize) -> Option<usize> {
-        let page = self.contains(address).then(|| self.page_of(address))?;
-        let chunk = self.atm.chunk(page)?;
+        let page = self
+            .paging
+            .contains(address)
+            .then(|| self.paging.page_of(address))?;
+        let chunk = self.paging.units().atm().chunk(page)?;
         match chunk.kind {
             Kind::Memory => self.memory_bytes(address, &chunk),
             Kind::Pool | Kind::Array => {
                 let object = chunk.object(page)?;
-                let begins = address == self.address_of(page) && chunk.is_used(object);
+                let begins = address == self.paging.address_of(page) && chunk.is_used(object);
                 begins.then_some(chunk.object_bytes as usize)
             }
         }

@@ -1,11 +1,12 @@
 //! Unit tests of the heap: its counts, and its limits.
 
 use super::*;
+use crate::pager::{Faults, PAGE_BYTES, REGION_PAGES};
 use duramen_disk::Device;
 use std::io;
 use std::path::Path;
-use std::sync::MutexGuard;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, MutexGuard};
 
 const FLASH: u64 = 64 << 20;
 
@@ -73,8 +74,7 @@ fn heap(device: &Ram) -> Heap {
 }
 
 fn counts(heap: &Heap) -> (u64, u64) {
-    let flash = heap.flash_bytes.load(Ordering::Relaxed);
-    (heap.counters.allocated_bytes.load(Ordering::Relaxed), flash)
+    (heap.usage.allocated_bytes(), heap.usage.flash_bytes())
 }
 
 /// Flash was counted block by block when blocks were allocated and freed, and page by page when
@@ -97,16 +97,12 @@ fn what_is_freed_after_a_restore_is_what_was_counted() {
         first.free(all.swap_remove(nth)).unwrap();
     }
     let counted = counts(&first);
-    let chunks = first.atm.all();
+    let chunks = first.paging.units().atm().all();
     let blob = first.encode();
     drop(first);
     let restored = heap(&device);
     for chunk in &chunks {
-        let (units, longest) = (chunk.units(), chunk.unit_bytes_max());
-        restored
-            .store
-            .add_table(chunk.table, units, longest)
-            .unwrap();
+        restored.paging.units().add_table(chunk).unwrap();
     }
     restored.restore(&blob, Path::new("checkpoint")).unwrap();
     assert_eq!(counts(&restored), counted);
@@ -131,16 +127,17 @@ fn what_fails_takes_no_ram_and_freeing_works_without() {
     let array = heap.allocate_objects(4000, 1024).unwrap();
     device.0.1.store(true, Ordering::SeqCst);
     // As many dirty objects as RAM and the flash queue can hold.
-    let first = heap.page_of(array);
-    let put = |nth| heap.cache.put(first + nth, &[1; 1024], true, &heap.spill());
+    let first = heap.paging.page_of(array);
+    let units = heap.paging.units();
+    let put = |nth| units.put(first + nth, &[1; 1024], true);
     let kept = (0..4000).take_while(|nth| put(*nth).is_ok()).count();
     assert!(kept < 4000, "flash takes nothing");
-    let taken = heap.tables_bytes.load(Ordering::Relaxed);
+    let taken = heap.stats().table_bytes;
     for _ in 0..3 {
-        assert!(matches!(heap.charge(1 << 20), Err(Error::Flash(_))));
+        assert!(matches!(units.charge(1 << 20), Err(Error::Flash(_))));
         assert!(heap.allocate_objects(60_000, 128).is_err());
     }
-    assert_eq!(heap.tables_bytes.load(Ordering::Relaxed), taken);
+    assert_eq!(heap.stats().table_bytes, taken);
     let (data, _) = counts(&heap);
     for block in blocks.iter().step_by(2) {
         heap.free(*block).unwrap();
@@ -163,9 +160,9 @@ fn the_queue_of_pages_has_an_end() {
     let heap = heap(&Ram::new());
     let kept = heap.allocate_objects(20, 4096).unwrap();
     let bring = |address: usize| {
-        let page = heap.page_of(address);
-        let place = heap.atm.place(page).unwrap();
-        heap.bring(page, &place, Some(true)).unwrap();
+        let page = heap.paging.page_of(address);
+        let place = heap.paging.units().atm().place(page).unwrap();
+        heap.paging.bring(page, &place, Some(true)).unwrap();
     };
     for nth in 0..20 {
         bring(kept + nth * PAGE_BYTES);
@@ -175,19 +172,19 @@ fn the_queue_of_pages_has_an_end() {
         bring(object);
         heap.free(object).unwrap();
     }
-    assert_eq!(heap.buffer.shown(), 20);
-    let most = 3 * heap.budget.pages;
+    let shown = || heap.stats().pages_shown_bytes as usize / PAGE_BYTES;
+    assert_eq!(shown(), 20);
+    let most = 3 * heap.paging.pages_max();
     assert!(
-        heap.buffer.queued() <= most,
+        heap.paging.queued() <= most,
         "{} places",
-        heap.buffer.queued()
+        heap.paging.queued()
     );
     // The pages that stayed are still in the queue, each once.
-    let mut worker = heap.worker();
-    while heap.buffer.queued() > 0 {
-        heap.evict(&mut worker).unwrap();
+    while heap.paging.queued() > 0 {
+        heap.paging.evict_all().unwrap();
     }
-    assert_eq!(heap.buffer.shown(), 0);
+    assert_eq!(shown(), 0);
 }
 
 /// Object tables were numbered by 32 bits; after 2^32 of them a number in use came again, and 0,
@@ -198,22 +195,25 @@ fn object_tables_have_numbers_of_their_own_after_the_last_one() {
     let device = Ram::new();
     let first = heap(&device);
     let early = first.allocate_objects(10, 100).unwrap();
-    first.next_table.store(u32::MAX - 1, Ordering::Relaxed);
+    first.paging.units().set_next_table(u32::MAX - 1);
     let late: Vec<usize> = (0..5)
         .map(|_| first.allocate_objects(10, 100).unwrap())
         .collect();
-    let mut tables: Vec<u32> = first.atm.all().iter().map(|chunk| chunk.table).collect();
+    let mut tables: Vec<u32> = first
+        .paging
+        .units()
+        .atm()
+        .all()
+        .iter()
+        .map(|chunk| chunk.table)
+        .collect();
     tables.sort_unstable();
     assert_eq!(tables, [1, 2, 3, 4, u32::MAX - 1, u32::MAX]);
-    let (chunks, blob) = (first.atm.all(), first.encode());
+    let (chunks, blob) = (first.paging.units().atm().all(), first.encode());
     drop(first);
     let restored = heap(&device);
     for chunk in chunks {
-        let (units, longest) = (chunk.units(), chunk.unit_bytes_max());
-        restored
-            .store
-            .add_table(chunk.table, units, longest)
-            .unwrap();
+        restored.paging.units().add_table(&chunk).unwrap();
     }
     restored.restore(&blob, Path::new("checkpoint")).unwrap();
     for address in late.into_iter().chain([early]) {
@@ -234,20 +234,20 @@ fn page_tables_that_stay_take_ram() {
         pager.frees_tables = false;
     }
     let heap = heap_of(&Ram::new(), pager);
-    let beside = regions::BESIDE + heap.budget.tables;
+    let (_, beside) = heap.paging.kept_tables();
     let refused = loop {
-        let before = heap.tables_bytes.load(Ordering::Relaxed);
+        let before = heap.stats().table_bytes;
         match heap.allocate_objects(100_000, 4) {
             Err(error) => break error,
             Ok(array) => {
-                let end = heap.page_of(array) + 100_000;
+                let end = heap.paging.page_of(array) + 100_000;
                 let kept = end.div_ceil(REGION_PAGES).saturating_sub(beside);
-                assert_eq!(*heap.kept_tables.lock().unwrap(), kept);
-                let more = heap.tables_bytes.load(Ordering::Relaxed) - before;
+                assert_eq!(heap.paging.kept_tables(), (kept, beside));
+                let more = heap.stats().table_bytes - before;
                 assert!(kept == 0 || more > 100_000, "{more} bytes");
             }
         }
     };
     assert!(matches!(refused, Error::Budget { .. }), "{refused}");
-    assert!(*heap.kept_tables.lock().unwrap() > 0);
+    assert!(heap.paging.kept_tables().0 > 0);
 }

@@ -6,24 +6,25 @@
 //!   are in the cache before the units are released.
 //! - E2: a page that cannot be saved stays shown, and dirty.
 //!
-//! **Concurrency** as in `heap`: any thread, for itself.
+//! **Concurrency** as in `paging`: any thread, for itself.
 //!
 //! Paper: [Badam11 §3.2]. A separate thread that frees pages ahead was tried. With two processors,
 //! waking that thread costs more than the waiting that it saves (0.9 of the rate, a tenth longer
 //! p99).
 
+use super::Paging;
+use super::worker::Worker;
 use crate::batch::{AT_ONCE, Batch, Taken};
 use crate::buffer::Try;
 use crate::chunk::Place;
 use crate::error::Error;
-use crate::heap::{Heap, Worker};
 use crate::pager::PAGE_BYTES;
 use std::io;
 use std::sync::atomic::Ordering;
 
-impl Heap {
+impl Paging {
     /// Evicts the oldest pages; returns their number.
-    pub fn evict(&self, worker: &mut Worker) -> Result<usize, Error> {
+    pub(super) fn evict(&self, worker: &mut Worker) -> Result<usize, Error> {
         self.buffer.regions().wait_for_room();
         let mut batch = std::mem::take(&mut worker.batch);
         self.choose(&mut batch);
@@ -40,7 +41,7 @@ impl Heap {
         for page in batch.pages.drain(..) {
             if done.is_ok() {
                 self.buffer.regions().leave(page);
-            } else if let Some(place) = self.atm.place(page) {
+            } else if let Some(place) = self.units.atm().place(page) {
                 self.buffer.queue(page, &place);
             }
         }
@@ -56,6 +57,21 @@ impl Heap {
         done.map(|()| count)
     }
 
+    /// Evicts all pages that are not pinned; returns their number.
+    pub fn evict_all(&self) -> Result<usize, Error> {
+        let mut worker = self.workers.take();
+        let mut evicted = 0;
+        let done = loop {
+            match self.evict(&mut worker) {
+                Ok(0) => break Ok(evicted),
+                Ok(count) => evicted += count,
+                Err(error) => break Err(error),
+            }
+        };
+        self.workers.give_back(worker);
+        done
+    }
+
     /// Takes ownership of the units of the oldest pages.
     fn choose(&self, batch: &mut Batch) {
         let Batch {
@@ -66,7 +82,7 @@ impl Heap {
         } = batch;
         dirty.clear();
         self.buffer.oldest(AT_ONCE, pages);
-        let look = self.atm.look();
+        let look = self.units.atm().look();
         pages.retain(|page| {
             let Some(place) = look.place(*page) else {
                 return false; // the page's chunk is gone
@@ -148,7 +164,7 @@ impl Heap {
     }
 
     /// Evicts pages, and frees excess page tables by the same system call.
-    pub fn hide(&self, pages: &[u64], with: &mut Vec<u64>) -> io::Result<()> {
+    pub(super) fn hide(&self, pages: &[u64], with: &mut Vec<u64>) -> io::Result<()> {
         let regions = self.buffer.regions();
         regions.empty(regions.spare(), with);
         let hidden = self.pager.hide(pages, with);
@@ -170,7 +186,7 @@ impl Heap {
         worker: &mut Worker,
     ) -> Result<(), Error> {
         self.counters.saved.fetch_add(1, Ordering::Relaxed);
-        let saved = self.save_content(place, content, worker);
+        let saved = self.units.save(place, content, worker);
         if saved.is_err() {
             // No page on the stack: a thread's stack for signals may have no more than two.
             worker.page[..content.len()].copy_from_slice(content);
@@ -184,7 +200,7 @@ impl Heap {
 
     /// Moves a dirty page's content into the cache. The caller owns the unit; on failure the page
     /// is unchanged.
-    pub fn save(&self, page: u64, place: &Place, worker: &mut Worker) -> Result<(), Error> {
+    pub(super) fn save(&self, page: u64, place: &Place, worker: &mut Worker) -> Result<(), Error> {
         self.pager
             .forbid_writes(page)
             .map_err(Error::kernel("forbidding writes to a page"))?;
@@ -192,7 +208,7 @@ impl Heap {
             return Ok(()); // heap::A4
         }
         let content = self.pager.content(page, place.bytes);
-        let saved = self.save_content(place, content, worker);
+        let saved = self.units.save(place, content, worker);
         if saved.is_err() {
             self.pager
                 .allow_writes(page)
@@ -204,7 +220,7 @@ impl Heap {
 
     /// Copies the current content of a page into the cache. The caller owns the unit; the page
     /// stays writable, and may be written to meanwhile.
-    pub fn save_as_it_is(
+    pub(super) fn save_as_it_is(
         &self,
         page: u64,
         place: &Place,
@@ -216,36 +232,9 @@ impl Heap {
         let mut copy = std::mem::take(&mut worker.copy);
         copy.resize(place.bytes, 0);
         self.pager.copy(page, &mut copy);
-        let saved = self.save_content(place, &copy, worker);
+        let saved = self.units.save(place, &copy, worker);
         worker.copy = copy;
         self.counters.saved.fetch_add(1, Ordering::Relaxed);
         saved
-    }
-
-    fn save_content(
-        &self,
-        place: &Place,
-        content: &[u8],
-        worker: &mut Worker,
-    ) -> Result<(), Error> {
-        if place.unit_bytes == place.bytes {
-            self.cache.put(place.unit, content, true, &self.spill())
-        } else if self.cache.patch(place.unit, place.from, content) {
-            Ok(())
-        } else {
-            self.save_part(place, content, worker)
-        }
-    }
-
-    /// Saves one page of a unit of several pages that is not in the cache.
-    fn save_part(&self, place: &Place, content: &[u8], worker: &mut Worker) -> Result<(), Error> {
-        worker.filled = worker.filled.max(place.unit_bytes);
-        let whole = &mut worker.page[..place.unit_bytes];
-        match self.store.read(place.owner, &mut worker.scratch)? {
-            Some(found) => whole.copy_from_slice(found),
-            None => whole.fill(0),
-        }
-        whole[place.from..place.from + place.bytes].copy_from_slice(content);
-        self.cache.put(place.unit, whole, true, &self.spill())
     }
 }

@@ -6,36 +6,17 @@
 //!   flash is returned by the function, and a handler of the program that jumps out of a fault
 //!   never leaves a function of the library half done, or with a lock held.
 //!
-//! **Concurrency** as in `heap`; the caller holds no lock.
+//! **Concurrency** as in `paging`; the caller holds no lock.
 //!
 //! Paper: none.
 
+use super::Paging;
 use crate::error::Error;
-use crate::heap::Heap;
 use crate::pager::PAGE_BYTES;
-use std::sync::atomic::Ordering;
 
-impl Heap {
-    /// Fills an object that was just allocated with zeros; if flash fails, frees it.
-    pub fn zero_or_free(&self, object: usize, bytes: usize) -> Result<(), Error> {
-        self.zero(object, bytes)
-            .inspect_err(|_| self.give_up(object))
-    }
-
-    /// Copies from one object into another one that was just allocated; if flash fails, frees the
-    /// new one.
-    pub fn copy_or_free(&self, from: usize, into: usize, bytes: usize) -> Result<(), Error> {
-        self.copy(from, into, bytes)
-            .inspect_err(|_| self.give_up(into))
-    }
-
-    /// Frees an object that the program does not know. If that fails as well, the object's room is
-    /// lost.
-    fn give_up(&self, object: usize) {
-        let _ = self.free(object);
-    }
-
-    fn zero(&self, object: usize, bytes: usize) -> Result<(), Error> {
+impl Paging {
+    /// Fills an object that was just allocated with zeros.
+    pub fn zero(&self, object: usize, bytes: usize) -> Result<(), Error> {
         let mut done = 0;
         while done < bytes {
             let at = object + done;
@@ -50,7 +31,8 @@ impl Heap {
         Ok(())
     }
 
-    fn copy(&self, from: usize, into: usize, bytes: usize) -> Result<(), Error> {
+    /// Copies from one object into another one that was just allocated.
+    pub fn copy(&self, from: usize, into: usize, bytes: usize) -> Result<(), Error> {
         let mut done = 0;
         while done < bytes {
             let (from, into) = (from + done, into + done);
@@ -79,8 +61,7 @@ impl Heap {
         touch: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
         let page = self.page_of(address);
-        self.touched.fetch_add(1, Ordering::AcqRel);
-        self.pinned.fetch_add(1, Ordering::AcqRel);
+        self.pins.add_own();
         let touched = match self.pin_page(page, write) {
             Ok(()) => {
                 let touched = touch();
@@ -88,11 +69,11 @@ impl Heap {
                 touched
             }
             Err(error) => {
-                self.pinned.fetch_sub(1, Ordering::AcqRel);
+                self.pins.remove(1);
                 Err(error)
             }
         };
-        self.touched.fetch_sub(1, Ordering::AcqRel);
+        self.pins.remove_own();
         touched
     }
 }
