@@ -79,13 +79,7 @@ impl Heap {
         memory.remove_free(start, found);
         if found > bytes {
             let rest = start + bytes;
-            let page = self.paging.page_of(start);
-            let chunk = self
-                .paging
-                .units()
-                .atm()
-                .chunk(page)
-                .expect("a run has a chunk");
+            let chunk = self.paging.chunk_at(start).expect("a run has a chunk");
             memory.run_of(&chunk).mark(rest, true);
             memory.add_free(rest, found - bytes);
         }
@@ -163,10 +157,8 @@ impl Heap {
         let last = end.min((address + bytes).next_multiple_of(PAGE_BYTES));
         let pages = first.next_multiple_of(PAGE_BYTES)..last / PAGE_BYTES * PAGE_BYTES;
         let count = pages.len() / PAGE_BYTES;
-        for page in pages
-            .step_by(PAGE_BYTES)
-            .map(|page| self.paging.page_of(page))
-        {
+        for address in pages.step_by(PAGE_BYTES) {
+            let page = self.paging.page_of(address);
             let place = chunk.place(page).expect("a page of this chunk");
             // If the kernel refuses, the page stays like a used one.
             let _ = self.paging.forget(&place);
@@ -176,15 +168,14 @@ impl Heap {
 
     /// Takes the maps' RAM from the cache, for several entries at once.
     pub(super) fn charge_entries(&self, memory: &mut Memory) -> Result<(), Error> {
+        let units = self.paging.units();
         let wanted = memory.by_address.len().next_multiple_of(ENTRIES_AT_ONCE);
         let bytes = ENTRY_BYTES * ENTRIES_AT_ONCE as u64;
         if wanted > memory.charged {
-            self.paging
-                .units()
-                .charge(ENTRY_BYTES * (wanted - memory.charged) as u64)?;
+            units.charge(ENTRY_BYTES * (wanted - memory.charged) as u64)?;
             memory.charged = wanted;
         } else if wanted + 2 * ENTRIES_AT_ONCE <= memory.charged {
-            self.paging.units().discharge(bytes);
+            units.discharge(bytes);
             memory.charged -= ENTRIES_AT_ONCE;
         }
         Ok(())
@@ -196,7 +187,8 @@ impl Heap {
         let mut memory = self.memory();
         let wanted = memory.by_address.len().next_multiple_of(ENTRIES_AT_ONCE);
         let unused = memory.charged.saturating_sub(wanted);
-        self.paging.units().discharge(ENTRY_BYTES * unused as u64);
+        let units = self.paging.units();
+        units.discharge(ENTRY_BYTES * unused as u64);
         memory.charged -= unused;
         let Some((bytes, start)) = memory.by_bytes.last().copied() else {
             return false;
@@ -211,9 +203,7 @@ impl Heap {
         }
         memory.remove_free(start, bytes);
         memory.runs.remove(&chunk.first);
-        self.paging
-            .units()
-            .discharge(bits_of(chunk.objects) as u64 * 8);
+        units.discharge(bits_of(chunk.objects) as u64 * 8);
         true
     }
 

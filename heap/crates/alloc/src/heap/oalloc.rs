@@ -63,9 +63,8 @@ impl Heap {
         let mut pool = lock(&pool);
         let (chunk, object, again) = self.take_one(&mut pool, bytes)?;
         drop(pool);
-        let address = self
-            .paging
-            .address_of(chunk.first + u64::from(object) * chunk.stride());
+        let first = chunk.first + u64::from(object) * chunk.stride();
+        let address = self.paging.address_of(first);
         self.usage.count(u64::from(bytes));
         Ok((address, again && chunk.unit_pages() > 1))
     }
@@ -118,9 +117,8 @@ impl Heap {
                     return Err(Error::DoubleFree { address }); // by another thread, just now
                 }
                 let flash = chunk.flash_bytes_of_all();
-                self.paging
-                    .remove_chunk(&chunk)
-                    .inspect_err(|_| chunk.stay())?;
+                let removed = self.paging.remove_chunk(&chunk);
+                removed.inspect_err(|_| chunk.stay())?;
                 self.usage.release(flash);
                 self.usage
                     .uncount(u64::from(chunk.object_bytes) * u64::from(chunk.objects));
@@ -172,24 +170,17 @@ impl Heap {
 
     /// Whether an address is in an array, which is freed as a whole and cannot become longer.
     pub fn is_of_array(&self, address: usize) -> bool {
-        let page = self
-            .paging
-            .contains(address)
-            .then(|| self.paging.page_of(address));
-        let chunk = page.and_then(|page| self.paging.units().atm().chunk(page));
+        let chunk = self.paging.chunk_at(address);
         chunk.is_some_and(|chunk| chunk.kind == Kind::Array && chunk.objects > 1)
     }
 
     /// Usable bytes at the address of an object, an array's first element included.
     pub fn usable_bytes(&self, address: usize) -> Option<usize> {
-        let page = self
-            .paging
-            .contains(address)
-            .then(|| self.paging.page_of(address))?;
-        let chunk = self.paging.units().atm().chunk(page)?;
+        let chunk = self.paging.chunk_at(address)?;
         match chunk.kind {
             Kind::Memory => self.memory_bytes(address, &chunk),
             Kind::Pool | Kind::Array => {
+                let page = self.paging.page_of(address);
                 let object = chunk.object(page)?;
                 let begins = address == self.paging.address_of(page) && chunk.is_used(object);
                 begins.then_some(chunk.object_bytes as usize)

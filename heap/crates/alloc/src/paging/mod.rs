@@ -131,6 +131,12 @@ impl Paging {
         self.pager.start() + page as usize * PAGE_BYTES
     }
 
+    /// The chunk at any address; `None`: nothing is allocated there.
+    pub fn chunk_at(&self, address: usize) -> Option<Arc<Chunk>> {
+        let page = self.contains(address).then(|| self.page_of(address))?;
+        self.units.atm().chunk(page)
+    }
+
     /// Serves an access to the arena that the processor could not make.
     pub fn fault(&self, address: usize, write: Option<bool>) -> Fault {
         let page = self.page_of(address);
