@@ -16,9 +16,9 @@
 //! - I2: the store tells of changes from the moment at which the first client tracks. That client
 //!   waits until all earlier guards have ended (writes::N2).
 //! - I3: memory is bounded: keys by `tracking-table-max-keys`, and all of the table by a share of
-//! `memory` (`MEMORY_SHARE`). A key that has to go is invalidated, as if it had changed. If a
-//! mailbox is full of invalidations for a client, they become one of all keys. The prefixes of all
-//! clients have the same share of memory; further prefixes are refused.
+//!   `memory` (`MEMORY_SHARE`). A key that has to go is invalidated, as if it had changed. If a
+//!   mailbox is full of invalidations for a client, they become one of all keys. The prefixes of
+//!   all clients have the same share of memory; further prefixes are refused.
 //! - I4: a change of many keys at once (an emptied database, exchanged ones, tablets that leave
 //!   this server) invalidates all keys of all clients.
 //!
