@@ -349,9 +349,9 @@ impl Loader {
         self.core().log.as_deref().expect("a store with a log")
     }
 
-    /// Advice, until [`Store::end_refill`]: if memory has no room for all segments, these should be
-    /// in it, and those that are newer than all of them. Ignored if all segments only just fit, as
-    /// there is no choice then.
+    /// Advice, until `Flash::end_refill`: if memory has no room for all segments, these should be
+    /// in it, and those that are newer than all of them. Ignored if all segments only just fit:
+    /// then there is no choice.
     pub fn keep(&mut self, segments: &[SegmentId]) {
         let core = self.core();
         let room = core.flash_capacity() + core.segment_budget() / 2;

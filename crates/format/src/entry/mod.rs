@@ -24,7 +24,7 @@
 //! segment with the version that it replaced (an *embedded tombstone*). Kinds: 1 = object, 2 =
 //! tombstone (no value, no expiry, always VICTIM), 3 = completion. Flags of byte 0: WIDE 8, EXPIRY
 //! 16, VICTIM 32, TYPED 64: an object whose value is no plain string; its first byte is the type
-//! (crate `types`); PART 128 ([`part`](crate::part)). Segments of version 1 have no typed objects,
+//! (crate `types`); PART 128 ([`part`]). Segments of version 1 have no typed objects,
 //! those of version 2 no parts.
 //!
 //! **Invariants**

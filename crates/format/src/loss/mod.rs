@@ -1,7 +1,7 @@
 //! The lost part of a damaged segment, and the rest of it.
 //!
 //! Several replicas are put together entry by entry. Bytes that no replica has, and that one
-//! flipped bit does not explain ([`mend`](crate::mend)), are *lost*. A loss is named completely, so
+//! flipped bit does not explain ([`mend`]), are *lost*. A loss is named completely, so
 //! that an operator can accept it by its token: `duramen accept-loss`, docs/protocols.md,
 //! "Accepting a loss".
 //!

@@ -89,7 +89,7 @@ fn take_users(shared: &Shared, newest: &ClusterUsers, is_first: bool) -> Result<
 /// before were let in by this member's own users: their connections are closed (users::V3).
 ///
 /// # Errors
-/// As [`adopt_users`](Self::adopt_users).
+/// As [`adopt_users`].
 pub fn adopt_first_users(shared: &Shared, newest: &ClusterUsers) -> Result<(), String> {
     take_users(shared, newest, true)?;
     shared.acl().note_heard();

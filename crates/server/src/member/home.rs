@@ -69,7 +69,7 @@ pub(crate) fn cluster_id(dir: &Path) -> ClusterId {
 }
 
 /// The name of the cluster to which the directory's member belongs; `None` if the directory is not
-/// a member's, or cannot be used; [`Home::open`] then refuses it.
+/// a member's, or cannot be used; `Home::open` then refuses it.
 pub fn cluster_of(dir: &Path) -> Option<String> {
     match identity::read(dir) {
         Ok(Content::Slots(identity) | Content::Old(identity)) => Some(identity.cluster),
