@@ -143,7 +143,7 @@ fn the_command_table_describes_itself() {
     assert!(!s.ask("COMMAND DOCS get").contains("differences"));
     assert!(
         s.ask("COMMAND DOCS unlink")
-            .contains("differences\r\n$16\r\nThe same as `DEL`.")
+            .contains("differences\r\n$18\r\nThe same as `DEL`.")
     );
     assert!(s.ask("COMMAND LIST FILTERBY PATTERN xx*").starts_with("*0"));
     assert!(s.ask("COMMAND LIST").contains("\r\nclient|list\r\n"));
