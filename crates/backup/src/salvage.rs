@@ -234,7 +234,7 @@ impl Salvage {
         }
         let mut commits = scan::sound_commits(&mut reader, salts, from);
         commits.extend(mended);
-        // Of two commits with one number, the one of the later generation counts.
+        // If two commits have one number, that of the later generation counts.
         commits.sort_by_key(|(commit, _)| (commit.lsn, std::cmp::Reverse(commit.generation)));
         commits.dedup_by_key(|(commit, _)| commit.lsn);
         for (commit, body) in &commits {

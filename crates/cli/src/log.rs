@@ -377,7 +377,7 @@ mod tests {
         state.drain(Duration::from_secs(60));
         assert_eq!(state.counts().written, 1);
         late.join().unwrap();
-        // Nobody waits longer than that for a writer that never comes.
+        // `drain` gives up after its time if no writer takes the messages.
         let (queue, _messages) = sync_channel(2);
         assert!(!state.hand_over(&queue, Message::Line(b"x\n".to_vec())));
         state.drain(Duration::from_millis(1));

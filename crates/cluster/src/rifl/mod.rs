@@ -129,7 +129,7 @@ struct Client {
     records: Vec<Record>,
     /// The highest acknowledged id of any request: requests at or below it are stale.
     acknowledged: RpcId,
-    /// The same, of durable requests: records at or below this id are not needed.
+    /// The highest id that a durable request acknowledges: records at or below it are not needed.
     acknowledged_durably: RpcId,
     /// Its lease lasts at least until then.
     lease_until_us: u64,

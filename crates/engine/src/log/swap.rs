@@ -457,7 +457,7 @@ impl Swaps {
 mod tests {
     use super::*;
 
-    /// Of a log with one head and room for 75 segments.
+    /// The swaps of a log with one head and room for 75 segments.
     pub fn swaps() -> Swaps {
         let options = LogOptions {
             disk_segments_max: 100,

@@ -247,7 +247,7 @@ fn parts_are_loaded_as_they_were() {
     assert_eq!(replay(&consumer.disk).0.len(), 100);
 }
 
-/// Of a table whose parts are all lost, the tombstones keep older versions away.
+/// If all parts of a table are lost, their tombstones keep older versions away.
 #[test]
 fn a_lost_part_is_buried_where_none_is_left() {
     let world = World::new(6, 1);

@@ -47,7 +47,7 @@ enum Aggregate {
 impl Aggregate {
     fn of(self, a: f64, b: f64) -> f64 {
         match self {
-            // Of equal scores the first one counts: -0 equals 0.
+            // If both scores are equal, the first one counts: -0 equals 0.
             Aggregate::Min if b < a => b,
             Aggregate::Max if b > a => b,
             Aggregate::Min | Aggregate::Max => a,

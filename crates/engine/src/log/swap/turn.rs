@@ -1,4 +1,4 @@
-//! Whose turn it is to run a pass, and whether passes are the only way to free memory.
+//! The right to run a pass, and a note that passes are the only way to free memory.
 //!
 //! One pass runs at a time (docs/traps.md, trap 17).
 

@@ -395,7 +395,7 @@ impl World {
             .keys()
             .filter(|name| TableId(name.0).is_parts())
         {
-            // Of this table none may have been loaded.
+            // Perhaps no part of this table was loaded, and then it has no index of parts.
             self.sessions[0].pin().make_parts(TableId(name.0)).unwrap();
         }
         self.waiting.clear();

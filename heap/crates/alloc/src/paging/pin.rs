@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Default)]
 pub(crate) struct Pins {
     all: AtomicU64,
-    /// Of these: for accesses of the library itself (touch::T1).
+    /// The pins for accesses of the library itself (touch::T1); `all` includes them.
     own: AtomicU64,
 }
 
