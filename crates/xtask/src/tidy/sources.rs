@@ -13,27 +13,7 @@ const LINES_MAX: usize = 800;
 const LONG: [(&str, &str); 0] = [];
 
 /// Files `x.rs` with modules in the folder `x` that are left; no new one may be added.
-const BESIDE: &[&str] = &[
-    "crates/cluster/tests/it/coordinator/life.rs",
-    "crates/cluster/tests/it/coordinator/recovery.rs",
-    "crates/cluster/tests/it/replication/losses.rs",
-    "crates/cluster/tests/it/replication/schedules.rs",
-    "crates/coordinator/src/driver.rs",
-    "crates/engine/src/cleaner/expire.rs",
-    "crates/engine/src/cleaner/select.rs",
-    "crates/engine/src/log/swap.rs",
-    "crates/engine/src/write.rs",
-    "crates/net/src/hub.rs",
-    "crates/node/src/here.rs",
-    "crates/node/src/member.rs",
-    "crates/node/src/needed.rs",
-    "crates/node/src/node.rs",
-    "crates/node/src/owned.rs",
-    "crates/node/src/recovery.rs",
-    "crates/node/src/recovery/tests.rs",
-    "crates/node/src/remote.rs",
-    "crates/node/src/warmth.rs",
-];
+const BESIDE: &[&str] = &[];
 
 /// Left over from unfinished work.
 const PLACEHOLDERS: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
