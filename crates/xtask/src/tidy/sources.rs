@@ -12,9 +12,6 @@ use super::{House, read, rows_below};
 const LINES_MAX: usize = 800;
 const LONG: [(&str, &str); 0] = [];
 
-/// Files `x.rs` with modules in the folder `x` that are left; no new one may be added.
-const BESIDE: &[&str] = &[];
-
 /// Left over from unfinished work.
 const PLACEHOLDERS: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 
@@ -22,7 +19,7 @@ const PLACEHOLDERS: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 const PAGE: &str = "docs/unsafe.md";
 
 pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), String> {
-    beside(&house.files, BESIDE, complaints);
+    beside(&house.files, complaints);
     let mut with_unsafe = BTreeSet::new();
     for file in house.with_extension("rs") {
         let text = read(&house.root.join(file))?;
@@ -67,26 +64,20 @@ pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), S
 }
 
 /// The module of a folder is its `mod.rs`: one style in all crates.
-fn beside(files: &[PathBuf], left: &[&str], complaints: &mut Vec<String>) {
-    let folders: BTreeSet<&Path> = files.iter().filter_map(|file| file.parent()).collect();
-    let sources = files
+fn beside(files: &[PathBuf], complaints: &mut Vec<String>) {
+    let folders: BTreeSet<&Path> = files
         .iter()
-        .filter(|file| file.extension().is_some_and(|found| found == "rs"));
-    let found: BTreeSet<String> = sources
-        .filter(|file| folders.contains(file.with_extension("").as_path()))
-        .map(|file| file.display().to_string())
+        .flat_map(|file| file.ancestors().skip(1))
         .collect();
-    let left: BTreeSet<String> = left.iter().map(|&file| file.to_owned()).collect();
-    for file in found.difference(&left) {
-        complaints.push(format!(
-            "{file}: the module of a folder is its `mod.rs`: move it there"
-        ));
-    }
-    for file in left.difference(&found) {
-        complaints.push(format!(
-            "{file} is beside no folder (any more): remove its row from BESIDE \
-             (crates/xtask/src/tidy/sources.rs)"
-        ));
+    for file in files {
+        let module = file.with_extension("");
+        let is_source = file.extension().is_some_and(|found| found == "rs");
+        if is_source && folders.contains(module.as_path()) {
+            complaints.push(format!(
+                "{}: the module of a folder is its `mod.rs`: move it there",
+                file.display()
+            ));
+        }
     }
 }
 
@@ -258,16 +249,24 @@ mod tests {
 
     #[test]
     fn a_folder_has_its_module_inside() {
-        let complaints = |files: &[&str], left: &[&str]| {
+        let complaints = |files: &[&str]| {
             let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
             let mut complaints = Vec::new();
-            beside(&files, left, &mut complaints);
-            complaints.len()
+            beside(&files, &mut complaints);
+            complaints
         };
-        assert_eq!(complaints(&["src/a/mod.rs", "src/a/b.rs"], &[]), 0);
-        assert_eq!(complaints(&["src/a.rs", "src/a/b.rs"], &[]), 1);
-        assert_eq!(complaints(&["src/a.rs", "src/a/b.rs"], &["src/a.rs"]), 0);
-        assert_eq!(complaints(&["src/a/mod.rs"], &["src/a.rs"]), 1);
+        assert_eq!(
+            complaints(&["src/a/mod.rs", "src/a/b.rs", "src/ab.rs"]),
+            [""; 0]
+        );
+        // A folder counts if its sources are further down, and if it holds no source at all.
+        for inside in ["src/a/b.rs", "src/a/mod.rs", "src/a/b/c.rs", "src/a/b.txt"] {
+            assert_eq!(
+                complaints(&["src/a.rs", inside]),
+                ["src/a.rs: the module of a folder is its `mod.rs`: move it there"],
+                "{inside}"
+            );
+        }
     }
 
     #[test]
