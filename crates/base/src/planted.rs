@@ -332,7 +332,7 @@ pub enum Bug {
     /// replication::O11: copies stay planned on a backup that refuses copies, while another backup
     /// takes them.
     RefusedPlansStay,
-    /// needed::U4: a backup does not tell the master that a replica was found damaged.
+    /// replica_gc::U4: a backup does not tell the master that a replica was found damaged.
     DamageStays,
     /// A refused opening counts as one that never happened, although a repetition of it may have
     /// been accepted.
@@ -383,9 +383,9 @@ pub enum Bug {
     ServesAfterEnd,
     /// member::N6: an earlier leader's messages are applied.
     OldLeaderObeyed,
-    /// owned::N7: incoming data are added to older data of the range.
+    /// assignment::N7: incoming data are added to older data of the range.
     NotEmptied,
-    /// owned::N8: a list without news about a locked range ends the lock.
+    /// assignment::N8: a list without news about a locked range ends the lock.
     LockLetGo,
     /// remote::Q3: a lease counts from the last time that its request was sent.
     LateLease,
@@ -407,10 +407,10 @@ pub enum Bug {
     RefusedOpeningTaken,
     /// backup_service::B8: a replica that changed after the request is dropped all the same.
     HandBackUncompared,
-    /// needed::U1: an answer to an earlier request counts.
+    /// replica_gc::U1: an answer to an earlier request counts.
     LateAnswerCounts,
-    /// needed::U2: a log that is not in this server's list is dropped, though it may be newer than
-    /// the list.
+    /// replica_gc::U2: a log that is not in this server's list is dropped, though it may be newer
+    /// than the list.
     UnknownIsGone,
     /// older::A1: a log of a server that the store never gave an id counts as gone.
     NeverGivenIsGone,
@@ -434,18 +434,19 @@ pub enum Bug {
     RecordsStay,
     /// Keys written between the last round and the lock are not sent.
     RoundsAreLost,
-    /// here::E1: a running recovery does not count as part of its range.
+    /// occupancy::E1: a running recovery does not count as part of its range.
     RunIsNotHere,
-    /// here::E1: a purge does not count as part of its range.
+    /// occupancy::E1: a purge does not count as part of its range.
     PurgeIsNotHere,
-    /// here::E1: a side log that is being taken back does not count as part of its range.
+    /// occupancy::E1: a side log that is being taken back does not count as part of its range.
     LeftoverIsNotHere,
-    /// owned::N7: a recovery's leftover of a range that is to come by a migration is not purged.
+    /// assignment::N7: a recovery's leftover of a range that is to come by a migration is not
+    /// purged.
     IncomingStays,
-    /// owned::N9: a range that comes back is served while it waits to be purged.
+    /// assignment::N9: a range that comes back is served while it waits to be purged.
     PurgedComesBack,
-    /// owned::N9: a recovery's leftover counts as purged by a purge of its range that was already
-    /// running.
+    /// assignment::N9: a recovery's leftover counts as purged by a purge of its range that was
+    /// already running.
     OnePurgeIsEnough,
     /// The source purges when the target has answered the last message.
     PurgedEarly,

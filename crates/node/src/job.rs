@@ -12,7 +12,7 @@
 //!
 //! Paper: [Ousterhout15 §6] (worker threads beside a dispatch thread)
 
-use crate::order::{Order, Purging};
+use crate::reconciliation::{Purging, Reconciliation};
 use duramen_base::ids::RecoveryId;
 use duramen_engine::{Error, SideCommit, SideError};
 use duramen_wire::native::Slice;
@@ -34,7 +34,7 @@ pub struct JobDone {
 /// The result of a job.
 #[derive(Clone, Debug)]
 pub(crate) enum JobResult {
-    Obeyed(Order, Result<(), Error>),
+    Obeyed(Reconciliation, Result<(), Error>),
     /// One slice of a purge has ended; the rest of the purge, if there is any.
     Purged(Result<(), Error>, Option<Purging>),
     Counted(Vec<RangeLoad>),

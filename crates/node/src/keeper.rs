@@ -3,7 +3,7 @@
 //! Paper: [Ousterhout15 §4.2]
 
 use crate::backup_service::{Asked, BackupService, Reply, Task};
-use crate::node_types::NodeOutput;
+use crate::interface::NodeOutput;
 use crate::requests::{ReceivedRequest, RequestId};
 
 impl BackupService<RequestId> {
@@ -24,12 +24,12 @@ impl BackupService<RequestId> {
                 });
             }
             Task::NotNeeded { log, replicas } => {
-                // Remaining replicas are asked about again (needed::U3).
+                // Remaining replicas are asked about again (replica_gc::U3).
                 let _ = self.not_needed(log, &replicas);
             }
             Task::Crashed(log) => self.crashed(log),
             Task::Removed(log) => {
-                // Replicas that could not be dropped now are asked about again (needed::U2).
+                // Replicas that could not be dropped now are asked about again (replica_gc::U2).
                 let _ = self.removed(log);
             }
         }

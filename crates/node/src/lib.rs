@@ -8,10 +8,12 @@
 //! Paper: [Ousterhout15 §3, §7]; differs: the tablets of a server are told to it declaratively
 //! (docs/protocols.md).
 
+mod assignment;
 mod backup_service;
 mod builds;
 mod effects;
-mod here;
+mod hint_exchange;
+mod interface;
 mod job;
 mod keeper;
 mod lease;
@@ -19,33 +21,31 @@ mod life;
 mod loads;
 mod member;
 mod migration;
-mod needed;
 mod node;
-mod node_types;
-mod order;
-mod owned;
+mod occupancy;
 mod ranges;
+mod reconciliation;
 mod recovery;
 mod remote;
+mod replica_gc;
 mod replica_reads;
 mod requests;
 pub mod serve;
 #[cfg(test)]
 mod servers;
 mod view;
-mod warmth;
 
 pub use backup_service::{Asked, BackupConfig, BackupService, Reply, Task};
+pub use hint_exchange::HeldHint;
+pub use interface::{NodeInput, NodeOptions, NodeOutput};
 pub use job::{Job, JobDone};
 pub use lease::ReadUntil;
 pub use member::{Candidate, Input, Member, Output};
 pub use node::Node;
-pub use node_types::{NodeInput, NodeOptions, NodeOutput};
-pub use order::{Order, Purge, Purging};
 pub use ranges::{NotATable, Ranges, Tenures};
+pub use reconciliation::{Purge, Purging, Reconciliation};
 pub use recovery::PartitionProgress;
 pub use replica_reads::{ReplicaRead, ReplicaWasRead};
 pub use requests::{PeerCall, PeerRequest, ReceivedRequest, RequestId, Token};
 pub use serve::{ClientRequest, Clients, Hint, Servant, Views, WhenCold};
 pub use view::{Map, Owner, Route, View};
-pub use warmth::HeldHint;

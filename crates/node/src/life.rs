@@ -4,17 +4,17 @@
 //! Paper: [Ousterhout15 §3]
 
 use crate::backup_service::{BackupConfig, BackupService};
+use crate::hint_exchange::HintExchange;
+use crate::interface::{NodeOptions, NodeOutput};
 use crate::lease::{Leases, ReadUntil};
 use crate::loads::Loads;
 use crate::migration::Migrations;
-use crate::needed::Needed;
-use crate::node_types::{NodeOptions, NodeOutput};
-use crate::order::Purging;
+use crate::reconciliation::Purging;
 use crate::recovery::Recoveries;
 use crate::remote::{Queue, Remote, RemoteEvent, SLOW_US, Slow};
+use crate::replica_gc::ReplicaGc;
 use crate::requests::PeerCall;
 use crate::serve::{self, Clients};
-use crate::warmth::Warmth;
 use duramen::Store;
 use duramen::internals::{MemberOptions, member_disk};
 use duramen_backup::Backup;
@@ -51,8 +51,8 @@ pub(crate) struct Life {
     pub leases: Leases,
     pub recoveries: Recoveries,
     pub migrations: Migrations,
-    pub needed: Needed,
-    pub warmth: Warmth,
+    pub replica_gc: ReplicaGc,
+    pub hint_exchange: HintExchange,
     /// Backups that are UP and are lost for the log, or too slow for it, or were.
     pub lost: BTreeMap<ServerId, LostBackup>,
     /// When a slow backup that cannot be replaced may be reported again.
@@ -154,8 +154,8 @@ impl Life {
             leases: Leases::new(settings.read_lease_ms, until),
             recoveries: Recoveries::new(node.ahead_bytes / 2, KeyHasher::new(settings.hash_seed)),
             migrations: Migrations::default(),
-            needed: Needed::default(),
-            warmth: Warmth::new(store.log().is_some_and(|log| log.hints().is_some())),
+            replica_gc: ReplicaGc::default(),
+            hint_exchange: HintExchange::new(store.log().is_some_and(|log| log.hints().is_some())),
             lost: BTreeMap::new(),
             say_slow_us: 0,
             client_leases: serve::leases::Leases::new(clients.clone()),
@@ -180,8 +180,8 @@ impl Life {
             self.remote.due_us(),
             self.recoveries.due_us(),
             self.migrations.due_us(),
-            self.needed.due_us(),
-            self.warmth.due_us(),
+            self.replica_gc.due_us(),
+            self.hint_exchange.due_us(),
             self.client_leases.due_us(),
             self.loads.due_us(),
         ];
@@ -202,7 +202,7 @@ impl Life {
                 PeerCall::Ping(_)
                 | PeerCall::Migration(_)
                 | PeerCall::Needed(_)
-                | PeerCall::Warmth(_) => {}
+                | PeerCall::Hint(_) => {}
             }
         }
     }

@@ -29,7 +29,7 @@ pub enum PeerCall {
     Recovery(u64),
     Migration(u64),
     Needed(u64),
-    Warmth(u64),
+    Hint(u64),
 }
 
 impl PeerCall {
@@ -40,7 +40,7 @@ impl PeerCall {
         | PeerCall::Recovery(number)
         | PeerCall::Migration(number)
         | PeerCall::Needed(number)
-        | PeerCall::Warmth(number)) = self;
+        | PeerCall::Hint(number)) = self;
         number
     }
 }

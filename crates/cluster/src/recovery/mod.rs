@@ -10,7 +10,7 @@
 //!   it back, or is crashed. The order is confirmed at once, also by a master that is committing
 //!   what it has replayed. So the report is what is checked: it counts only from the master that
 //!   has the partition then. A later one is stale, and its sender purges what it has. Until that
-//!   is done, it accepts no order for these ranges (`here::E1` in `duramen-node`).
+//!   is done, it accepts no order for these ranges (`occupancy::E1` in `duramen-node`).
 //! - Y4: a partition is given to a master only if what is planned for it, over all recoveries, fits
 //!   there ([`rooms`](super::coordinator)). Otherwise many masters would fail at half of their work
 //!   at the same time, again and again.

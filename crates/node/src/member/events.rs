@@ -1,7 +1,7 @@
 //! Inputs and outputs of a member.
 
-use crate::order::{Order, Purge};
 use crate::ranges::Ranges;
+use crate::reconciliation::{Purge, Reconciliation};
 use crate::requests::{RequestId, Token};
 use crate::view::View;
 use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
@@ -110,9 +110,9 @@ pub enum Output {
     },
     /// From now on, requests are routed by this view.
     View(Arc<View>),
-    /// [`Order::run`] it on a worker, then pass in [`Input::Obeyed`]. The next one comes only after
-    /// that.
-    Obey(Order),
+    /// [`Reconciliation::run`] it on a worker, then pass in [`Input::Obeyed`]. The next one comes
+    /// only after that.
+    Obey(Reconciliation),
     /// [Begin](Purge::begin) it on a worker, run it slice by slice, then pass in [`Input::Purged`].
     /// The next one comes only after that.
     Purge(Purge),

@@ -1,8 +1,8 @@
 //! Membership: enlisting, the server list, watching other members, and the tablets of this server.
 //!
 //! A state machine without I/O: [`Member::handle`] takes an event and returns actions, in order.
-//! Work that takes time or touches the store is returned as an [`Order`](crate::order::Order) for a
-//! worker.
+//! Work that takes time or touches the store is returned as a
+//! [`Reconciliation`](crate::reconciliation::Reconciliation) for a worker.
 //!
 //! **Invariants**
 //! - N1: nothing is sent or done under a new id before that id is stored: after a crash the next
@@ -27,7 +27,7 @@
 mod asked;
 mod events;
 
-use crate::owned::Owned;
+use crate::assignment::Assignment;
 use crate::requests::{RequestId, Token};
 use crate::view::{Map, View};
 use asked::Asked;
@@ -101,7 +101,7 @@ pub struct Member {
     random: Random,
     members: Members,
     detector: Option<Detector>,
-    owned: Owned,
+    assignment: Assignment,
     /// The request that waits for the confirmation of a list.
     waiting: Option<(RequestId, TabletsVersion)>,
     map: Arc<Map>,
@@ -128,7 +128,7 @@ impl Member {
             term: 0,
             members: Members::new(),
             detector: None,
-            owned: Owned::default(),
+            assignment: Assignment::default(),
             waiting: None,
             map: Arc::new(Map::default()),
             wants_whole_map: false,
@@ -169,18 +169,18 @@ impl Member {
             Phase::Ended => ServerAnswer::Refused(Refusal::NotUp(self.me)),
             _ => ServerAnswer::Confirmed {
                 list_version: self.members.version(),
-                tablets_version: self.owned.done(),
+                tablets_version: self.assignment.done(),
             },
         }
     }
 
     /// The tablets of this member.
-    pub(crate) fn owned(&self) -> &Owned {
-        &self.owned
+    pub(crate) fn assignment(&self) -> &Assignment {
+        &self.assignment
     }
 
-    pub(crate) fn owned_mut(&mut self) -> &mut Owned {
-        &mut self.owned
+    pub(crate) fn assignment_mut(&mut self) -> &mut Assignment {
+        &mut self.assignment
     }
 
     /// Publishes the served ranges after a lock or an unlock.
@@ -252,15 +252,15 @@ impl Member {
             Input::IdStored { server } => self.id_stored(now_us, server, out),
             Input::Obeyed { version } => self.obeyed(now_us, version, out),
             Input::NotObeyed { version, reason } => self.not_obeyed(version, reason, out),
-            Input::ObeyAgain => out.extend(self.owned.next_order().map(Output::Obey)),
+            Input::ObeyAgain => out.extend(self.assignment.next_order().map(Output::Obey)),
             Input::Purged => {
-                self.owned.purged();
-                out.extend(self.owned.next_purge().map(Output::Purge));
-                out.extend(self.owned.next_order().map(Output::Obey));
+                self.assignment.purged();
+                out.extend(self.assignment.next_purge().map(Output::Purge));
+                out.extend(self.assignment.next_order().map(Output::Obey));
             }
             Input::Left(ranges) => {
-                self.owned.stain(&ranges);
-                out.extend(self.owned.next_purge().map(Output::Purge));
+                self.assignment.stain(&ranges);
+                out.extend(self.assignment.next_purge().map(Output::Purge));
             }
             Input::UsersTaken {
                 request,
@@ -282,7 +282,7 @@ impl Member {
             let answer = PeerAnswer::Pong {
                 nonce,
                 list_version: self.members.version(),
-                tablets_version: self.owned.done(),
+                tablets_version: self.assignment.done(),
             };
             out.push(Output::AnswerPeer { request, answer });
         }
@@ -336,7 +336,7 @@ impl Member {
             Asking::Confirm => ToCoordinator::Confirm {
                 server: self.me,
                 list_version: self.members.version(),
-                tablets_version: self.owned.done(),
+                tablets_version: self.assignment.done(),
             },
             Asking::Map if self.map.version().0 == 0 || self.wants_whole_map => {
                 ToCoordinator::Map {
@@ -602,7 +602,7 @@ impl Member {
         };
         if matches!(update, ServerListUpdate::Full(_)) {
             // The sender's store may be older than a server that it lacks: this member asks about
-            // the logs of such servers (needed::U2).
+            // the logs of such servers (replica_gc::U2).
             changes.retain(|change| !matches!(change, ServerChange::Removed(_)));
         }
         if let Some(detector) = &mut self.detector {
@@ -691,23 +691,23 @@ impl Member {
     // --- owning tablets
 
     fn publish(&self, out: &mut Vec<Output>) {
-        let view = self.owned.view(self.me, self.map.clone());
+        let view = self.assignment.view(self.me, self.map.clone());
         out.push(Output::View(Arc::new(view)));
     }
 
     fn tablets(&mut self, request: RequestId, tablets: Tablets, out: &mut Vec<Output>) {
-        if tablets.version > self.owned.latest().version {
-            if let Err(error) = self.owned.tell(tablets) {
+        if tablets.version > self.assignment.latest().version {
+            if let Err(error) = self.assignment.tell(tablets) {
                 let refusal = Refusal::Invalid(error.to_string());
                 let answer = ServerAnswer::Refused(refusal);
                 return out.push(Output::Answer { request, answer });
             }
             self.publish(out);
-            out.extend(self.owned.next_purge().map(Output::Purge));
-            out.extend(self.owned.next_order().map(Output::Obey));
+            out.extend(self.assignment.next_purge().map(Output::Purge));
+            out.extend(self.assignment.next_order().map(Output::Obey));
         }
-        let told = self.owned.latest().version;
-        if self.owned.done() >= told {
+        let told = self.assignment.latest().version;
+        if self.assignment.done() >= told {
             return self.confirm(request, out); // N4
         }
         // The coordinator has given up earlier requests.
@@ -715,24 +715,24 @@ impl Member {
     }
 
     fn not_obeyed(&mut self, version: TabletsVersion, reason: String, out: &mut Vec<Output>) {
-        self.owned.failed(version);
+        self.assignment.failed(version);
         if let Some((request, _)) = self.waiting.take() {
             let answer = ServerAnswer::Refused(Refusal::Invalid(reason));
             out.push(Output::Answer { request, answer });
         }
-        if self.owned.latest().version > version {
-            out.extend(self.owned.next_order().map(Output::Obey));
+        if self.assignment.latest().version > version {
+            out.extend(self.assignment.next_order().map(Output::Obey));
         }
     }
 
     fn obeyed(&mut self, now_us: u64, version: TabletsVersion, out: &mut Vec<Output>) {
-        if self.owned.obeyed(version) {
+        if self.assignment.obeyed(version) {
             self.publish(out);
             self.timers.insert(Asking::Map, now_us);
             if let Some((request, _)) = self.waiting.take() {
                 self.confirm(request, out);
             }
         }
-        out.extend(self.owned.next_order().map(Output::Obey));
+        out.extend(self.assignment.next_order().map(Output::Obey));
     }
 }

@@ -14,7 +14,7 @@
 //!   its own log.
 //! - M4: a migration that is over and was not complete leaves nothing: its side log is taken back
 //!   before an order of the list runs, before another migration and before a recovery of the range
-//!   begins. Nothing is added to existing data of a range ([`crate::here`]).
+//!   begins. Nothing is added to existing data of a range ([`crate::occupancy`]).
 //! - M5: messages may be lost, repeated and late, in any order. Each is replayed as often as it
 //!   arrives, until all have arrived.
 //! - M6: versions that the target gives are above all that the source has given, also for removed

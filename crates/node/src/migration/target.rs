@@ -43,7 +43,7 @@ const PROGRESS_US: u64 = 500_000;
 
 enum Stage {
     /// Its source has not begun, or its turn has not come, or the list is not applied yet, or part
-    /// of the range is here ([`crate::here`]).
+    /// of the range is here ([`crate::occupancy`]).
     Waiting,
     Filling,
     Committing(SideCommit),

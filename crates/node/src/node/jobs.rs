@@ -2,10 +2,10 @@
 
 use super::Node;
 use super::orders::purge_on;
+use crate::interface::NodeOutput;
 use crate::job::{JobDone, JobResult};
 use crate::life::Again;
 use crate::member::Input;
-use crate::node_types::NodeOutput;
 
 /// A job that failed for lack of memory is tried again after this time.
 const AGAIN_US: u64 = 100_000;

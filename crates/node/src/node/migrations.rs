@@ -1,9 +1,9 @@
 //! Connects migrations to the node: passes inputs to them, and carries out their outputs.
 
 use super::Node;
-use crate::here;
+use crate::interface::NodeOutput;
 use crate::migration::{Environment, Migrations, Outputs};
-use crate::node_types::NodeOutput;
+use crate::occupancy;
 use crate::ranges::Ranges;
 use crate::requests::RequestId;
 use duramen_base::ids::{KeyRange, MigrationId, ServerId, TableId};
@@ -19,11 +19,11 @@ impl Node {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
-        let owned = self.member.owned();
+        let assignment = self.member.assignment();
         let env = Environment {
             me: self.member.id(),
-            told: owned.latest(),
-            is_made: owned.done() == owned.latest().version,
+            told: assignment.latest(),
+            is_made: assignment.done() == assignment.latest().version,
             store: &life.store,
             clients: life.client_leases.clients(),
         };
@@ -53,10 +53,10 @@ impl Node {
         let has_changed = !locked.is_empty() || !unlocked.is_empty();
         for (migration, table, range) in locked {
             let ranges = Ranges::new([(table, range)]).expect("a range of a list");
-            self.member.owned_mut().lock(migration, ranges);
+            self.member.assignment_mut().lock(migration, ranges);
         }
         for migration in unlocked {
-            self.member.owned_mut().unlock(migration);
+            self.member.assignment_mut().unlock(migration);
         }
         if has_changed {
             self.publish(out);
@@ -88,17 +88,17 @@ impl Node {
 
     /// Begins targets, if the list is applied and no part of the range is here.
     fn begin_targets(&mut self, out: &mut Vec<NodeOutput>) {
-        let owned = self.member.owned();
+        let assignment = self.member.assignment();
         let Some(life) = self.life.as_ref().filter(|_| !self.ended) else {
             return;
         };
         let (room, waiting) = life.migrations.waiting();
-        if room == 0 || owned.done() != owned.latest().version {
+        if room == 0 || assignment.done() != assignment.latest().version {
             return;
         }
         let is_free = |(_, table, range): &(_, TableId, KeyRange)| {
             let ranges = Ranges::new([(*table, *range)]).expect("a range of a list");
-            !here::is_anything(owned, life, &ranges)
+            !occupancy::is_occupied(assignment, life, &ranges)
         };
         let ready = waiting.filter(is_free).take(room).map(|(id, ..)| id);
         let ready: Vec<MigrationId> = ready.collect();

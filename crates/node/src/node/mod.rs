@@ -28,15 +28,15 @@ mod replicas;
 
 use crate::backup_service::Task;
 use crate::effects::Effects;
-use crate::here;
+use crate::hint_exchange::HeldHint;
+use crate::interface::{NodeInput, NodeOptions, NodeOutput};
 use crate::lease::ReadUntil;
 use crate::life::{Life, member_of};
 use crate::member::{Input, Member, Output};
-use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
+use crate::occupancy;
 use crate::recovery::{self, PartitionProgress};
 use crate::remote::RemoteEvent;
 use crate::requests::{PeerCall, PeerRequest, ReceivedRequest, RequestId, Token};
-use crate::warmth::HeldHint;
 use duramen::internals::{Hints, LogWriter};
 use duramen_base::ids::ServerId;
 use duramen_cluster::placement;
@@ -104,7 +104,9 @@ impl Node {
     /// The hints of other servers that are kept here, for people.
     pub fn hints(&self, now_us: u64) -> Vec<HeldHint> {
         let lives = self.life.iter();
-        lives.flat_map(|life| life.warmth.held(now_us)).collect()
+        lives
+            .flat_map(|life| life.hint_exchange.held(now_us))
+            .collect()
     }
 
     /// Placement of this member's log on its backups, for people; empty while there is no log.
@@ -116,7 +118,7 @@ impl Node {
     /// Number of other servers' replicas here that are damaged and not replaced yet, and the
     /// number of the scrubber's rounds that had ended when they were counted.
     pub fn damaged_replicas(&self) -> (usize, u64) {
-        let damage = self.life.as_ref().map(|life| life.needed.damage());
+        let damage = self.life.as_ref().map(|life| life.replica_gc.damage());
         damage.map_or((0, 0), |known| (known.replicas.len(), known.scrub_rounds))
     }
 
@@ -211,7 +213,7 @@ impl Node {
                 life.client_leases.answered(token, answer);
             }
             (Token::Needed(_), Some(life), answer) => {
-                let tasks = life.needed.listed(token, answer, self.member.members());
+                let tasks = life.replica_gc.listed(token, answer, self.member.members());
                 out.extend(tasks.into_iter().map(NodeOutput::Keep));
             }
             (Token::Loads(number), Some(life), answer) => life.loads.answered(number, answer),
@@ -249,10 +251,10 @@ impl Node {
             }
             (PeerCall::Needed(_), Some(life)) => {
                 let answer = answer.map(|(answer, _)| answer);
-                let task = life.needed.answered(now_us, call, answer);
+                let task = life.replica_gc.answered(now_us, call, answer);
                 out.extend(task.map(NodeOutput::Keep));
             }
-            (PeerCall::Warmth(_), Some(life)) => life.warmth.answered(call, answer),
+            (PeerCall::Hint(_), Some(life)) => life.hint_exchange.answered(call, answer),
         }
     }
 
@@ -287,13 +289,17 @@ impl Node {
                 return self.entries_arrived(now_us, request, sender, message, payload, out);
             }
             Peer::PutHeat => match &mut self.life {
-                Some(life) => life
-                    .warmth
-                    .put(now_us, sender, payload, self.member.members()),
+                Some(life) => {
+                    life.hint_exchange
+                        .put(now_us, sender, payload, self.member.members())
+                }
                 None => PeerAnswer::Refused(Refusal::NotUp(target)),
             },
             Peer::GetHeat { server } => {
-                let hint = self.life.as_ref().and_then(|life| life.warmth.get(server));
+                let hint = self
+                    .life
+                    .as_ref()
+                    .and_then(|life| life.hint_exchange.get(server));
                 return out.push(NodeOutput::AnswerPeer {
                     request,
                     answer: PeerAnswer::Heat,
@@ -434,12 +440,12 @@ impl Node {
         let Some(ranges) = recovery::ranges_of(&order) else {
             return false;
         };
-        let owned = self.member.owned();
-        if owned.has(&ranges) || here::is_anything(owned, life, &ranges) {
+        let assignment = self.member.assignment();
+        if assignment.has(&ranges) || occupancy::is_occupied(assignment, life, &ranges) {
             return false; // recovery::R2
         }
         let has_begun = life.recoveries.begin(now_us, &life.store, order, ranges);
-        self.member.owned_mut().hold(life.recoveries.tables());
+        self.member.assignment_mut().hold(life.recoveries.tables());
         has_begun
     }
 
@@ -569,34 +575,37 @@ impl Node {
         effects.reports.extend(head);
         life.client_leases.charge(life.store.engine());
         effects.reports.extend(life.client_leases.poll(now_us));
-        let (me, told) = (self.member.id(), self.member.owned().latest().version);
+        let (me, told) = (self.member.id(), self.member.assignment().latest().version);
         let members = self.member.members();
         life.recoveries
             .poll(now_us, me, told, members, &mut effects);
         if let Some(backup) = &self.options.backup {
-            life.needed.poll(now_us, me, backup, members, &mut effects);
+            life.replica_gc
+                .poll(now_us, me, backup, members, &mut effects);
         }
-        let owned = self.member.owned();
+        let assignment = self.member.assignment();
         let backup = self.options.backup.as_deref();
         life.loads.poll(
             now_us,
             (me, members, self.member.term()),
-            owned.latest(),
+            assignment.latest(),
             (&life.store, backup),
             &mut effects,
         );
         for server in std::mem::take(&mut effects.recovered) {
-            life.warmth.recovered(server);
+            life.hint_exchange.recovered(server);
         }
         let hints = life.store.log().and_then(LogWriter::hints);
         let hint = || hints.and_then(Hints::take);
-        let found = life.warmth.poll(now_us, me, members, hint, &mut effects);
+        let found = life
+            .hint_exchange
+            .poll(now_us, me, members, hint, &mut effects);
         for (server, blocks) in found {
             if let Some(hints) = hints {
                 hints.bring(server.number(), blocks);
             }
         }
-        self.member.owned_mut().hold(life.recoveries.tables());
+        self.member.assignment_mut().hold(life.recoveries.tables());
         let Effects {
             requests,
             reports,

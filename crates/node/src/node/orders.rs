@@ -2,7 +2,7 @@
 
 use crate::job::{Job, JobResult};
 use crate::life::Life;
-use crate::order::{Order, Purge, Purging};
+use crate::reconciliation::{Purge, Purging, Reconciliation};
 use duramen::internals::{LogWriter, Position};
 use duramen_base::ids::{Level, TabletsVersion};
 
@@ -10,14 +10,14 @@ use duramen_base::ids::{Level, TabletsVersion};
 #[derive(Default)]
 pub(super) struct Orders {
     /// The order and the purge that wait for the leftovers of migrations (migration::M4).
-    order: Option<Order>,
+    order: Option<Reconciliation>,
     purge: Option<Purge>,
     /// A completed order, and the position to be synced before it is confirmed (node::D1).
     obeyed: Option<(TabletsVersion, Position)>,
 }
 
 impl Orders {
-    pub(super) fn hold(&mut self, order: Order) {
+    pub(super) fn hold(&mut self, order: Reconciliation) {
         self.order = Some(order);
     }
 
@@ -52,7 +52,7 @@ impl Orders {
     }
 }
 
-fn order_job(life: &Life, order: Order) -> Job {
+fn order_job(life: &Life, order: Reconciliation) -> Job {
     let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
     let work = move || {
         let result = order.run(store.engine(), &clients);

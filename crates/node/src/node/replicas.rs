@@ -1,7 +1,7 @@
 //! Answers to backups that ask about replicas of this server's log.
 
 use crate::life::Life;
-use crate::needed;
+use crate::replica_gc;
 use duramen_base::ids::{SegmentId, ServerId};
 use duramen_cluster::replication::BackupId;
 use duramen_wire::native::message::{PeerAnswer, Refusal, ReplicaEntry};
@@ -16,7 +16,7 @@ pub(super) fn hand_back(
     let Some(life) = life else {
         return not_ours();
     };
-    let found = needed::found(sender, replicas);
+    let found = replica_gc::found(sender, replicas);
     let (segments, counted) = life.log().hand_back(BackupId(sender.number()), &found);
     PeerAnswer::NotNeeded { segments, counted }
 }

@@ -13,7 +13,7 @@
 //! **Invariants**
 //! - R1: entries that are reported as replayed are durably part of this server's own log.
 //! - R2: nothing is replayed into ranges that are owned here, or that have anything else here
-//!   ([`crate::here`]): the order is answered with `Busy` until that is over.
+//!   ([`crate::occupancy`]): the order is answered with `Busy` until that is over.
 //! - R3: a partition that the coordinator does not accept leaves nothing behind: a side log is
 //!   taken back, and committed entries are purged before R2 allows a new use of the range.
 //! - R4: no list of tables that is older than the order drops its tables.

@@ -3,7 +3,7 @@
 use duramen_base::ids::{
     KeyRange, ListVersion, MapVersion, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
 };
-use duramen_node::{Candidate, Input, Member, Order, Output, Purge, RequestId, Token};
+use duramen_node::{Candidate, Input, Member, Output, Purge, Reconciliation, RequestId, Token};
 use duramen_wire::native::message::{
     Addresses, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Refusal, Roles, ServerAnswer,
     ServerEntry, ServerList, ServerListUpdate, ServerStatus, TabletEntry, TabletMap, TabletState,
@@ -129,7 +129,7 @@ fn tell(member: &mut Member, version: u64, ranges: &[KeyRange]) -> Vec<Output> {
     handle(member, told(1, ME, tablets(version, ranges)))
 }
 
-fn order(out: &[Output]) -> Option<&Order> {
+fn order(out: &[Output]) -> Option<&Reconciliation> {
     out.iter().find_map(|output| match output {
         Output::Obey(order) => Some(order),
         _ => None,

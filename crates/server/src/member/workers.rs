@@ -178,7 +178,7 @@ fn run(
         }
         let every = Duration::from_millis(scrub_ms.load(Ordering::Relaxed));
         if !every.is_zero() && scrubbed.elapsed() >= every {
-            // No recovery uses a damaged replica; its master makes another one (needed::U4).
+            // No recovery uses a damaged replica; its master makes another one (replica_gc::U4).
             let _ = backup.scrubber().step();
             scrubbed = Instant::now();
         }

@@ -3,7 +3,7 @@
 mod lost;
 
 use super::*;
-use crate::owned::Owned;
+use crate::assignment::Assignment;
 use crate::servers::members;
 use duramen::internals::{Backups, MemberOptions, ToBackups};
 use duramen_base::ids::{KeyRange, Level};
@@ -242,14 +242,14 @@ fn stale() {
 /// A list arrives that is older than the table.
 fn tables() {
     let rig = Rig::new();
-    let mut owned = Owned::default();
-    owned.hold(rig.recoveries.tables());
+    let mut assignment = Assignment::default();
+    assignment.hold(rig.recoveries.tables());
     let older = Tablets {
         version: TabletsVersion(1),
         ..Tablets::default()
     };
-    owned.tell(older).unwrap();
-    let order = owned.next_order().unwrap();
+    assignment.tell(older).unwrap();
+    let order = assignment.next_order().unwrap();
     let held = order.tables.iter().any(|entry| entry.table == TABLE);
     assert!(held, "R4");
 }

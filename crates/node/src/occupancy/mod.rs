@@ -1,5 +1,5 @@
-//! Checks whether any part of a range is here, for a recovery or a migration that is about to bring
-//! the range.
+//! Checks whether a range is occupied: whether any part of it is here, for a recovery or a
+//! migration that is about to bring the range.
 //!
 //! **Invariants**
 //! - E1: for one range, at most one of these exists at a time: a recovery's run, at any stage,
@@ -13,14 +13,14 @@
 //! Paper: [Ousterhout15 §7, §8]; differs: RAMCloud has one log, and relies on its coordinator never
 //! to bring a range twice.
 
+use crate::assignment::Assignment;
 use crate::life::Life;
-use crate::owned::Owned;
 use crate::ranges::Ranges;
 use duramen_base::planted::{Bug, has_bug};
 
 /// E1. The list itself is not checked: a target's range is listed, a recovery's must not be.
-pub(crate) fn is_anything(owned: &Owned, life: &Life, ranges: &Ranges) -> bool {
-    !has_bug(Bug::PurgeIsNotHere) && owned.takes_away(ranges)
+pub(crate) fn is_occupied(assignment: &Assignment, life: &Life, ranges: &Ranges) -> bool {
+    !has_bug(Bug::PurgeIsNotHere) && assignment.takes_away(ranges)
         || !has_bug(Bug::RunIsNotHere) && life.recoveries.has_any_of(ranges)
         || !has_bug(Bug::LeftoverIsNotHere) && life.migrations.leaves_any_of(ranges)
 }

@@ -15,7 +15,7 @@ const MASTER: ServerId = ServerId::new(1, 1);
 const NEW: ServerId = ServerId::new(2, 1);
 
 struct Rig {
-    needed: Needed,
+    gc: ReplicaGc,
     backup: Backup,
     members: Members,
     now_us: u64,
@@ -38,7 +38,7 @@ impl Rig {
         };
         let backup = Backup::create(disk, &Options::default(), &geometry, &identity).unwrap();
         Rig {
-            needed: Needed::default(),
+            gc: ReplicaGc::default(),
             backup,
             members: members(&[ME, MASTER]),
             now_us: 0,
@@ -96,7 +96,7 @@ impl Rig {
     fn poll(&mut self, after_us: u64) -> Effects {
         self.now_us += after_us;
         let mut out = Effects::default();
-        self.needed
+        self.gc
             .poll(self.now_us, ME, &self.backup, &self.members, &mut out);
         out
     }
@@ -115,10 +115,10 @@ fn late_answers() {
             counted: Vec::new(),
         })
     };
-    let late = rig.needed.answered(rig.now_us, first.call, answer());
+    let late = rig.gc.answered(rig.now_us, first.call, answer());
     assert!(late.is_none(), "U1");
     let Some(Task::NotNeeded { log, replicas }) =
-        rig.needed.answered(rig.now_us, second.call, answer())
+        rig.gc.answered(rig.now_us, second.call, answer())
     else {
         panic!("it may go");
     };
@@ -127,7 +127,7 @@ fn late_answers() {
     assert_eq!(rig.poll(SOON_US).requests.len(), 1, "U3");
 }
 
-/// The master is told of a damaged replica at once, and again until it is freed (needed::U4).
+/// The master is told of a damaged replica at once, and again until it is freed (replica_gc::U4).
 fn damaged() {
     let mut rig = Rig::new();
     rig.hold(MASTER, 7);
@@ -174,13 +174,13 @@ fn strangers() {
     rig.hold(later, 9);
     let logs = vec![gone, later];
     let answer = CoordinatorAnswer::Gone { logs };
-    let tasks = rig.needed.listed(*token, Some(&answer), &rig.members);
+    let tasks = rig.gc.listed(*token, Some(&answer), &rig.members);
     let [Task::Removed(log)] = tasks[..] else {
         panic!("{tasks:?}");
     };
     assert_eq!(log, gone, "U2");
     assert!(
-        rig.needed
+        rig.gc
             .listed(*token, Some(&answer), &rig.members)
             .is_empty()
     );
@@ -199,7 +199,7 @@ fn a_log_that_the_coordinators_store_never_knew_stays() {
         };
         let logs = Vec::new();
         let none = CoordinatorAnswer::Gone { logs };
-        let tasks = rig.needed.listed(*token, Some(&none), &rig.members);
+        let tasks = rig.gc.listed(*token, Some(&none), &rig.members);
         assert!(tasks.is_empty(), "U2: {tasks:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Checks whether the replicas on this disk are still needed.
+//! Garbage collection of replicas: checks whether those on this disk are still needed.
 //!
 //! A backup that was restarted holds replicas from before, which their masters count as lost;
 //! others are left over from failures in between. So it asks each master that is UP, again and
@@ -59,7 +59,7 @@ struct Question {
 
 /// The requests about unneeded replicas; see the module.
 #[derive(Default)]
-pub(crate) struct Needed {
+pub(crate) struct ReplicaGc {
     masters: BTreeMap<ServerId, Question>,
     /// Logs that the coordinator was asked about, and the deadline of its answer.
     unknown: Option<(Token, Vec<ServerId>, u64)>,
@@ -69,7 +69,7 @@ pub(crate) struct Needed {
     next: u64,
 }
 
-impl Needed {
+impl ReplicaGc {
     pub fn due_us(&self) -> u64 {
         self.look_us
     }

@@ -1,4 +1,5 @@
-//! Applies the coordinator's list of tablets to a store.
+//! Reconciles a store with the coordinator's list of tablets: creates and drops tables, and purges
+//! ranges that other servers own.
 
 use crate::serve::Clients;
 use duramen_base::ids::{KeyRange, TableId, TabletsVersion};
@@ -10,9 +11,9 @@ use std::sync::{Arc, Mutex};
 /// Steps of a slice: some 10 ms of work, and of reading from flash.
 const SLICE_STEPS: usize = 64;
 
-/// Applies a list of tablets to the store. See `Order::run`.
+/// Brings the tables of a store to those of a list of tablets. See `Reconciliation::run`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct Reconciliation {
     pub version: TabletsVersion,
     /// All existing tables.
     pub tables: Vec<TableEntry>,
@@ -25,7 +26,7 @@ pub struct Purge {
     pub ranges: Vec<KeyRange>,
 }
 
-impl Order {
+impl Reconciliation {
     /// Waits for guards that began before the view changed, drops tables that are gone, and creates
     /// new ones. May be repeated. Must not be called with a guard held. The completion records of a
     /// dropped table's keys are dropped too (rifl::L6).

@@ -182,7 +182,7 @@ fn old_run_at(stage: RunStage) {
     rig.moves_in();
     assert!(!rig.has_begun(), "E1: over a run that is {stage:?}");
     assert!(!rig.begin_recovery(2), "R2: over a run that is {stage:?}");
-    // here::E2: it ends, its leftover is purged, and then the migration continues.
+    // occupancy::E2: it ends, its leftover is purged, and then the migration continues.
     if stage != RunStage::Dropped {
         let life = rig.node.life.as_mut().unwrap();
         life.recoveries.hold(RunStage::Dropped);
@@ -218,8 +218,11 @@ fn leftover() {
     };
     life.migrations.follow(&tablets, &mut outputs);
     let is_here = |rig: &Rig| {
-        let (owned, life) = (rig.node.member.owned(), rig.node.life.as_ref().unwrap());
-        super::is_anything(owned, life, &all())
+        let (assignment, life) = (
+            rig.node.member.assignment(),
+            rig.node.life.as_ref().unwrap(),
+        );
+        super::is_occupied(assignment, life, &all())
     };
     assert!(is_here(&rig), "E1: it is being taken back");
 }

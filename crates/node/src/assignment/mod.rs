@@ -1,4 +1,5 @@
-//! The tablets that a member was told to own, and how far they are applied.
+//! The assignment of tablets to this member: those that it was told to own, and how far they are
+//! applied.
 //!
 //! **Invariants** member::N2 to member::N4, and
 //! - N7: a range that is to come here from elsewhere is empty when its first object arrives, also
@@ -15,8 +16,8 @@
 //!
 //! Paper: [Ousterhout15 §3]; differs: tablets are assigned declaratively (docs/traps.md, trap 28).
 
-use crate::order::{Order, Purge};
 use crate::ranges::{NotATable, Ranges, Tenures};
+use crate::reconciliation::{Purge, Reconciliation};
 use crate::view::{Map, View};
 use duramen_base::ids::{KeyRange, MigrationId, ServerId, TableId, TabletsVersion};
 use duramen_base::planted::{Bug, has_bug};
@@ -24,9 +25,9 @@ use duramen_wire::native::message::{TableEntry, TabletEntry, TabletState, Tablet
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The tablets of a member; see the module.
+/// The tablets assigned to a member; see the module.
 #[derive(Default)]
-pub(crate) struct Owned {
+pub(crate) struct Assignment {
     /// The list that was read last; its removals are applied.
     latest: Tablets,
     owned: Ranges,
@@ -39,14 +40,14 @@ pub(crate) struct Owned {
     doomed: Ranges,
     /// N9: the ranges of the purge in progress. One at a time.
     purging: Ranges,
-    order: Option<Order>,
+    order: Option<Reconciliation>,
     /// Tables that no list drops: entries are being replayed into them.
     held: Vec<TableEntry>,
     /// N8: ranges that migrations have locked.
     locked: BTreeMap<MigrationId, Ranges>,
 }
 
-impl Owned {
+impl Assignment {
     /// The list that was read last.
     pub fn latest(&self) -> &Tablets {
         &self.latest
@@ -126,7 +127,7 @@ impl Owned {
     }
 
     /// The next order, if one is due and no range of its list is doomed (N9): one at a time.
-    pub fn next_order(&mut self) -> Option<Order> {
+    pub fn next_order(&mut self) -> Option<Reconciliation> {
         let waits = self.is_doomed(&self.owned) && !has_bug(Bug::PurgedComesBack);
         if self.order.is_some() || self.done >= self.latest.version || waits {
             return None;
@@ -134,7 +135,7 @@ impl Owned {
         let mut tables = self.latest.tables.clone();
         let is_new = |held: &&TableEntry| self.latest.tables.iter().all(|t| t.table != held.table);
         tables.extend(self.held.iter().filter(is_new).cloned());
-        let order = Order {
+        let order = Reconciliation {
             version: self.latest.version,
             tables,
         };

@@ -75,7 +75,7 @@ struct Search {
 
 /// The hints of a member; see the module.
 #[derive(Default)]
-pub(crate) struct Warmth {
+pub(crate) struct HintExchange {
     held: BTreeMap<ServerId, StoredHint>,
     mine: Option<Slice>,
     sent: BTreeMap<ServerId, SentHint>,
@@ -89,12 +89,12 @@ pub(crate) struct Warmth {
     next: u64,
 }
 
-impl Warmth {
+impl HintExchange {
     /// `is_warm`: this member has a second tier, and hints of its own.
-    pub fn new(is_warm: bool) -> Warmth {
-        Warmth {
+    pub fn new(is_warm: bool) -> HintExchange {
+        HintExchange {
             is_warm,
-            ..Warmth::default()
+            ..HintExchange::default()
         }
     }
 
@@ -211,7 +211,7 @@ impl Warmth {
                 continue;
             }
             self.next += 1;
-            let call = PeerCall::Warmth(self.next);
+            let call = PeerCall::Hint(self.next);
             let due_us = now_us + AGAIN_US;
             self.sent.insert(to, SentHint { call, due_us });
             out.requests.push(PeerRequest {
@@ -246,7 +246,7 @@ impl Warmth {
             return;
         };
         self.next += 1;
-        let call = PeerCall::Warmth(self.next);
+        let call = PeerCall::Hint(self.next);
         search.asked = Some((call, now_us + PATIENCE_US));
         out.requests.push(PeerRequest {
             call,

@@ -20,13 +20,13 @@ fn blocks(count: usize, byte: u8) -> Vec<u8> {
 
 /// The requests that it sends, each with its receiver.
 fn poll(
-    warmth: &mut Warmth,
+    exchange: &mut HintExchange,
     now_us: u64,
     members: &Members,
     hint: Option<Vec<u8>>,
 ) -> (Vec<PeerRequest>, Vec<(ServerId, Slice)>) {
     let mut out = Effects::default();
-    let found = warmth.poll(now_us, ME, members, || hint.map(Slice::from), &mut out);
+    let found = exchange.poll(now_us, ME, members, || hint.map(Slice::from), &mut out);
     (out.requests, found)
 }
 
@@ -36,29 +36,29 @@ fn to(asked: &[PeerRequest]) -> Vec<ServerId> {
 
 #[test]
 fn a_hint_is_told_to_the_next_two_until_they_have_it() {
-    let mut warmth = Warmth::new(true);
-    let (asked, _) = poll(&mut warmth, 0, &all(), None);
+    let mut exchange = HintExchange::new(true);
+    let (asked, _) = poll(&mut exchange, 0, &all(), None);
     assert!(asked.is_empty(), "there is nothing to tell");
-    let (asked, _) = poll(&mut warmth, LOOK_US, &all(), Some(blocks(1, 1)));
+    let (asked, _) = poll(&mut exchange, LOOK_US, &all(), Some(blocks(1, 1)));
     assert_eq!(to(&asked), [server(4), server(5)]);
     assert!(asked.iter().all(|asked| asked.question == Peer::PutHeat));
-    warmth.answered(asked[0].call, Some((PeerAnswer::Heat, Slice::default())));
-    warmth.answered(asked[1].call, None);
+    exchange.answered(asked[0].call, Some((PeerAnswer::Heat, Slice::default())));
+    exchange.answered(asked[1].call, None);
     let mut now_us = 2 * LOOK_US + AGAIN_US;
-    let (asked, _) = poll(&mut warmth, now_us, &all(), None);
+    let (asked, _) = poll(&mut exchange, now_us, &all(), None);
     assert_eq!(to(&asked), [server(5)], "the other one has it");
     assert_eq!(asked[0].payload[..], blocks(1, 1));
     // One is gone; the next one follows cyclically.
     let fewer = members(&[server(1), server(2), ME, server(5)]);
     now_us += LOOK_US;
-    let (asked, _) = poll(&mut warmth, now_us, &fewer, None);
+    let (asked, _) = poll(&mut exchange, now_us, &fewer, None);
     assert_eq!(to(&asked), [server(1)]);
     // A change.
     now_us += LOOK_US;
-    let (asked, _) = poll(&mut warmth, now_us, &all(), Some(blocks(2, 2)));
+    let (asked, _) = poll(&mut exchange, now_us, &all(), Some(blocks(2, 2)));
     assert_eq!(to(&asked), [server(4), server(5)]);
     // Alone.
-    let (asked, _) = poll(&mut warmth, now_us + LOOK_US, &members(&[ME]), None);
+    let (asked, _) = poll(&mut exchange, now_us + LOOK_US, &members(&[ME]), None);
     assert!(asked.is_empty());
 }
 
@@ -66,30 +66,30 @@ fn a_hint_is_told_to_the_next_two_until_they_have_it() {
 fn hints_are_replaced_bounded_and_refused() {
     let everybody: Vec<ServerId> = (0..40).map(server).collect();
     let members = members(&everybody);
-    let mut warmth = Warmth::new(false);
+    let mut exchange = HintExchange::new(false);
     let refused = |answer| matches!(answer, PeerAnswer::Refused(_));
-    assert!(refused(warmth.put(0, server(50), blocks(1, 1), &members)));
-    assert!(refused(warmth.put(0, server(1), vec![0; 5], &members)));
+    assert!(refused(exchange.put(0, server(50), blocks(1, 1), &members)));
+    assert!(refused(exchange.put(0, server(1), vec![0; 5], &members)));
     let most = HINT_BYTES_MAX / BLOCK_BYTES;
     let more = blocks(most + 1, 1);
-    assert!(refused(warmth.put(0, server(1), more, &members)));
-    assert!(warmth.held(0).is_empty());
-    assert_eq!(warmth.due_us(), u64::MAX, "there is nothing to forget");
+    assert!(refused(exchange.put(0, server(1), more, &members)));
+    assert!(exchange.held(0).is_empty());
+    assert_eq!(exchange.due_us(), u64::MAX, "there is nothing to forget");
 
     for (n, id) in everybody.iter().enumerate() {
         let now_us = n as u64;
-        let answer = warmth.put(now_us, *id, blocks(most, 1), &members);
+        let answer = exchange.put(now_us, *id, blocks(most, 1), &members);
         assert_eq!(answer, PeerAnswer::Heat);
         // The first one again and again: only the newest counts, and it is never the oldest.
-        let answer = warmth.put(now_us, server(0), blocks(1, n as u8), &members);
+        let answer = exchange.put(now_us, server(0), blocks(1, n as u8), &members);
         assert_eq!(answer, PeerAnswer::Heat);
-        let bytes: usize = warmth.held.values().map(|held| held.blocks.len()).sum();
+        let bytes: usize = exchange.held.values().map(|held| held.blocks.len()).sum();
         assert!(bytes <= HELD_BYTES_MAX, "{bytes}");
     }
-    assert_eq!(warmth.get(server(0)).expect("there")[..], blocks(1, 39));
-    assert!(warmth.get(server(39)).is_some());
-    assert!(warmth.get(server(1)).is_none(), "the oldest went");
-    let held = warmth.held(40_000);
+    assert_eq!(exchange.get(server(0)).expect("there")[..], blocks(1, 39));
+    assert!(exchange.get(server(39)).is_some());
+    assert!(exchange.get(server(1)).is_none(), "the oldest went");
+    let held = exchange.held(40_000);
     assert!(held.iter().all(|held| held.age_ms == 39), "{held:?}");
     assert!(held.len() <= HELD_BYTES_MAX / HINT_BYTES_MAX + 1);
 }
@@ -97,9 +97,9 @@ fn hints_are_replaced_bounded_and_refused() {
 #[test]
 fn a_hint_is_forgotten_some_time_after_its_server() {
     let dead = server(2);
-    let mut warmth = Warmth::new(false);
+    let mut exchange = HintExchange::new(false);
     let mut known = all();
-    warmth.put(0, dead, blocks(1, 1), &known);
+    exchange.put(0, dead, blocks(1, 1), &known);
     let mut version = 1;
     let mut without = |known: &mut Members, gone: bool| {
         version += 1;
@@ -107,46 +107,50 @@ fn a_hint_is_forgotten_some_time_after_its_server() {
         let rest = &rest[..rest.len() - usize::from(gone)];
         known.apply(&ServerListUpdate::Full(list(version, rest).into()));
     };
-    poll(&mut warmth, 10 * FORGET_US, &known, None);
-    assert!(warmth.get(dead).is_some(), "as long as it is listed");
+    poll(&mut exchange, 10 * FORGET_US, &known, None);
+    assert!(exchange.get(dead).is_some(), "as long as it is listed");
     without(&mut known, true);
-    poll(&mut warmth, 11 * FORGET_US, &known, None);
-    poll(&mut warmth, 12 * FORGET_US - 1, &known, None);
+    poll(&mut exchange, 11 * FORGET_US, &known, None);
+    poll(&mut exchange, 12 * FORGET_US - 1, &known, None);
     assert!(
-        warmth.get(dead).is_some(),
+        exchange.get(dead).is_some(),
         "others recover it, or have just"
     );
-    poll(&mut warmth, 12 * FORGET_US + LOOK_US, &known, None);
-    assert!(warmth.get(dead).is_none());
-    assert_eq!(warmth.due_us(), u64::MAX);
+    poll(&mut exchange, 12 * FORGET_US + LOOK_US, &known, None);
+    assert!(exchange.get(dead).is_none());
+    assert_eq!(exchange.due_us(), u64::MAX);
 }
 
 #[test]
 fn who_recovers_asks_one_after_the_other_until_somebody_knows() {
     let (dead, other) = (server(1), server(0));
     let rest = members(&[server(2), ME, server(4), server(5)]);
-    let mut warmth = Warmth::new(true);
-    warmth.recovered(dead);
-    warmth.recovered(dead);
-    warmth.recovered(other);
-    assert_eq!(warmth.due_us(), 0);
-    let (asked, _) = poll(&mut warmth, 0, &rest, None);
+    let mut exchange = HintExchange::new(true);
+    exchange.recovered(dead);
+    exchange.recovered(dead);
+    exchange.recovered(other);
+    assert_eq!(exchange.due_us(), 0);
+    let (asked, _) = poll(&mut exchange, 0, &rest, None);
     assert_eq!(to(&asked), [server(2)]);
     assert_eq!(asked[0].question, Peer::GetHeat { server: dead });
     // An older program, which does not support the request.
-    warmth.answered(asked[0].call, None);
-    let (asked, _) = poll(&mut warmth, 1, &rest, None);
+    exchange.answered(asked[0].call, None);
+    let (asked, _) = poll(&mut exchange, 1, &rest, None);
     assert_eq!(to(&asked), [server(4)], "not itself");
     // No answer.
-    assert!(poll(&mut warmth, PATIENCE_US, &rest, None).0.is_empty());
+    assert!(poll(&mut exchange, PATIENCE_US, &rest, None).0.is_empty());
     let late = asked[0].call;
-    let (asked, _) = poll(&mut warmth, 1 + PATIENCE_US, &rest, None);
+    let (asked, _) = poll(&mut exchange, 1 + PATIENCE_US, &rest, None);
     assert_eq!(to(&asked), [server(5)]);
     let hint = Slice::from(blocks(1, 7));
-    warmth.answered(late, Some((PeerAnswer::Heat, hint.clone())));
-    assert!(poll(&mut warmth, 2 + PATIENCE_US, &rest, None).1.is_empty());
-    warmth.answered(asked[0].call, Some((PeerAnswer::Heat, hint)));
-    let (asked, found) = poll(&mut warmth, 3 + PATIENCE_US, &rest, None);
+    exchange.answered(late, Some((PeerAnswer::Heat, hint.clone())));
+    assert!(
+        poll(&mut exchange, 2 + PATIENCE_US, &rest, None)
+            .1
+            .is_empty()
+    );
+    exchange.answered(asked[0].call, Some((PeerAnswer::Heat, hint)));
+    let (asked, found) = poll(&mut exchange, 3 + PATIENCE_US, &rest, None);
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].0, &found[0].1[..]), (dead, &blocks(1, 7)[..]));
     // The next one: no server has it.
@@ -154,20 +158,20 @@ fn who_recovers_asks_one_after_the_other_until_somebody_knows() {
     let mut next = asked;
     for n in 0..ASKED_MAX as u64 {
         let Some(asked) = next.pop() else { break };
-        warmth.answered(asked.call, Some((PeerAnswer::Heat, Slice::default())));
-        let (asked, found) = poll(&mut warmth, 4 + n + PATIENCE_US, &rest, None);
+        exchange.answered(asked.call, Some((PeerAnswer::Heat, Slice::default())));
+        let (asked, found) = poll(&mut exchange, 4 + n + PATIENCE_US, &rest, None);
         assert!(found.is_empty());
         next = asked;
     }
-    assert!(next.is_empty() && warmth.search.is_none() && warmth.wanted.is_empty());
+    assert!(next.is_empty() && exchange.search.is_none() && exchange.wanted.is_empty());
     // A hint that is here needs no request.
-    warmth.put(0, server(2), blocks(1, 8), &rest);
-    warmth.recovered(server(2));
-    let (asked, found) = poll(&mut warmth, 10 + PATIENCE_US, &rest, None);
+    exchange.put(0, server(2), blocks(1, 8), &rest);
+    exchange.recovered(server(2));
+    let (asked, found) = poll(&mut exchange, 10 + PATIENCE_US, &rest, None);
     assert!(asked.is_empty());
     assert_eq!(found[0].1[..], blocks(1, 8));
     // Without a second tier there is nothing to load from.
-    let mut cold = Warmth::new(false);
+    let mut cold = HintExchange::new(false);
     cold.recovered(dead);
     assert!(poll(&mut cold, 0, &rest, None).0.is_empty());
 }
