@@ -18,8 +18,7 @@ use crate::state::Shared;
 use crate::state::shared::totals;
 use crate::tracking::commands as tracking;
 use crate::values::{
-    bitmap, blocking, geo, hash, hyperloglog, list, multi_key, set, stream, stream_claim,
-    stream_group, stream_info, stream_read, string, zset, zset_combine, zset_range,
+    bitmap, blocking, geo, hash, hyperloglog, list, multi_key, set, stream, string, zset,
 };
 use crate::{monitor, transaction};
 use duramen_acl::{CATEGORIES, Catalog, Command};
@@ -35,16 +34,16 @@ const LISTS: &[&[Spec]] = &[
     blocking::COMMANDS,
     set::COMMANDS,
     zset::COMMANDS,
-    zset_range::COMMANDS,
-    zset_combine::COMMANDS,
+    zset::range::COMMANDS,
+    zset::combine::COMMANDS,
     bitmap::COMMANDS,
     hyperloglog::COMMANDS,
     geo::COMMANDS,
     stream::COMMANDS,
-    stream_read::COMMANDS,
-    stream_group::COMMANDS,
-    stream_claim::COMMANDS,
-    stream_info::COMMANDS,
+    stream::read::COMMANDS,
+    stream::group::COMMANDS,
+    stream::claim::COMMANDS,
+    stream::info::COMMANDS,
     dump::COMMANDS,
     sort::COMMANDS,
     keys::COMMANDS,

@@ -1,4 +1,4 @@
-//! Commands on the values of keys, one file per data type.
+//! Commands on the values of keys, one file or folder per data type.
 
 pub(crate) mod bitmap;
 pub(crate) mod blocking;
@@ -13,11 +13,5 @@ pub(crate) mod multi_key;
 pub(crate) mod set;
 pub(crate) mod set_options;
 pub(crate) mod stream;
-pub(crate) mod stream_claim;
-pub(crate) mod stream_group;
-pub(crate) mod stream_info;
-pub(crate) mod stream_read;
 pub(crate) mod string;
 pub(crate) mod zset;
-pub(crate) mod zset_combine;
-pub(crate) mod zset_range;

@@ -34,7 +34,7 @@ fn consumers_are_there_once_they_have_asked() {
     assert!(told.contains(&active), "{told}");
 }
 
-/// stream_read::R1.
+/// stream::read::R1.
 #[test]
 fn asking_in_vain_is_seldom_written() {
     let mut session = Server::session(1);

@@ -1,15 +1,17 @@
 //! Sorted sets: changes, scores and ranks, popping, random members.
 //!
-//! Ranges are in [`zset_range`](super::zset_range), unions and their like in
-//! [`zset_combine`](super::zset_combine).
+//! Ranges are in [`range`], unions and their like in [`combine`].
 
-use super::collection::{
-    self, Write, change, change_first, parse_count, parse_keys, parse_pop_count,
-    parse_random_count, read, write_random,
-};
+pub(crate) mod combine;
+pub(crate) mod range;
+
 use crate::command::context::{Context, Done, Failure, NOT_A_FLOAT, SYNTAX};
 use crate::command::events::EventName;
 use crate::command::row::*;
+use crate::values::collection::{
+    self, Write, change, change_first, parse_count, parse_keys, parse_pop_count,
+    parse_random_count, read, write_random,
+};
 use duramen_config::EventClasses;
 use duramen_engine::Guard;
 use duramen_types::{Sorted, Text, Type, count, find_at_most_once};

@@ -4,12 +4,12 @@
 //!   was seen long ago: the group is a part of the stream's value, which must not be written as
 //!   often as consumers ask.
 
-use super::blocking::{WaitFor, take_or_wait};
-use super::collection::{Root, Write, at_once, awaited, typed};
-use super::stream::{CONSUMER_MADE, parse_id, pending_bytes, write_entry, write_id};
+use super::{CONSUMER_MADE, parse_id, pending_bytes, write_entry, write_id};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::reply::Reply;
 use crate::command::row::*;
+use crate::values::blocking::{WaitFor, take_or_wait};
+use crate::values::collection::{Root, Write, at_once, awaited, typed};
 use duramen_config::clock;
 use duramen_engine::{Guard, Object};
 use duramen_types::stream::{Entry, Group, Id, Place};

@@ -1,14 +1,14 @@
 //! XCLAIM and XAUTOCLAIM: pending entries that change their consumer.
 
-use super::collection::change_silently;
-use super::stream::{
+use super::group::{idle_ms, no_key_or_group, position};
+use super::read::SEEN_STEP_MS;
+use super::{
     CONSUMER_MADE, PENDING_BYTES, STREAM_BYTES, parse_id, parse_start, pending_bytes, write_entry,
     write_id,
 };
-use super::stream_group::{idle_ms, no_key_or_group, position};
-use super::stream_read::SEEN_STEP_MS;
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::row::*;
+use crate::values::collection::change_silently;
 use duramen_engine::Guard;
 use duramen_types::stream::{Entry, Group, Id, Pending};
 use duramen_types::{Part, Parts, Stream, Text};
@@ -322,7 +322,7 @@ pub(crate) fn xclaim(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let (ids, options) = match parsed {
         Ok(parsed) => parsed,
         Err(failure) => {
-            let value = super::collection::read(ctx, guard)?;
+            let value = crate::values::collection::read(ctx, guard)?;
             let groups = value.map(|value| Stream::of(Some(value))?.groups());
             let groups = groups.transpose()?.unwrap_or_default();
             position(&groups, ctx.arg(2)).ok_or_else(|| no_key_or_group(ctx))?;

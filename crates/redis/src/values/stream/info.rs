@@ -1,10 +1,10 @@
 //! XINFO: what is known about a stream, its groups and their consumers.
 
-use super::collection::read;
-use super::stream::{write_entries, write_entry, write_id};
-use super::stream_group::{consumers_by_name, no_group, position, wrong_arguments};
+use super::group::{consumers_by_name, no_group, position, wrong_arguments};
+use super::{write_entries, write_entry, write_id};
 use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER};
 use crate::command::row::*;
+use crate::values::collection::read;
 use duramen_engine::Guard;
 use duramen_types::Stream;
 use duramen_types::stream::{Group, Id};

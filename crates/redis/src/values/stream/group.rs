@@ -1,13 +1,13 @@
 //! Groups of consumers of a stream: making and removing them, acknowledging, pending entries.
 
-use super::collection::{change, change_silently, read};
-use super::stream::{
+use super::{
     CONSUMER_MADE, STREAM_BYTES, event, parse_any_id, parse_end, parse_id, parse_ids, parse_start,
     write_id,
 };
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::events::EventName;
 use crate::command::row::*;
+use crate::values::collection::{change, change_silently, read};
 use duramen_engine::Guard;
 use duramen_types::stream::{Group, Id, Pending, groups};
 use duramen_types::{Part, Parts, Stream, Text};

@@ -1,11 +1,11 @@
 //! Ranges of sorted sets: by rank, by score, by member.
 
-use super::collection::{Write, change, encoded, read, typed};
-use super::computed::computed_at_once;
-use super::list::range_of;
-use super::zset::{event, write_scored};
+use super::{event, write_scored};
 use crate::command::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::command::row::*;
+use crate::values::collection::{Write, change, encoded, read, typed};
+use crate::values::computed::computed_at_once;
+use crate::values::list::range_of;
 use duramen_engine::Guard;
 use duramen_types::sorted::{LexEnd, ScoreEnd};
 use duramen_types::{Sorted, Text};

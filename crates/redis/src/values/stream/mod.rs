@@ -1,12 +1,17 @@
 //! Streams: entries that are added, removed and listed.
 //!
-//! Reading with and without groups is in [`stream_read`](super::stream_read), groups are in
-//! [`stream_group`](super::stream_group), claims in [`stream_claim`](super::stream_claim).
+//! Reading with and without groups is in [`mod@read`], groups are in [`group`], claims in
+//! [`claim`], and XINFO is in [`info`].
 
-use super::collection::{change, change_silently, read};
+pub(crate) mod claim;
+pub(crate) mod group;
+pub(crate) mod info;
+pub(crate) mod read;
+
 use crate::command::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use crate::command::events::EventName;
 use crate::command::row::*;
+use crate::values::collection::{change, change_silently, read};
 use duramen_config::EventClasses;
 use duramen_engine::Guard;
 use duramen_types::stream::{self, Entry, Id, Rough, Trim};

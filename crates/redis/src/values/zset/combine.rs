@@ -1,14 +1,14 @@
 //! Unions, intersections and differences of sorted sets. A set counts as a sorted set in which
 //! every score is 1.
 
-use super::collection::{Write, encoded, parse_keys, typed};
-use super::computed::{Part, computed_at_once, end_part};
-use super::set::{check_result, parse_limit};
-use super::zset::{event, parse_score, write_scored};
+use super::{event, parse_score, write_scored};
 use crate::command::context::{Context, Done, Failure, SYNTAX};
 use crate::command::flag;
 use crate::command::row::*;
 use crate::state::progress::Progress;
+use crate::values::collection::{Write, encoded, parse_keys, typed};
+use crate::values::computed::{Part, computed_at_once, end_part};
+use crate::values::set::{check_result, parse_limit};
 use duramen_engine::{Guard, Object};
 use duramen_types::{Sorted, Text, Type, count, each};
 
