@@ -30,8 +30,8 @@ use super::turn::Ending;
 use crate::flash::unfetched::{Unfetched, bytes_of};
 use crate::state::Shared;
 use crate::state::client::Client;
-use crate::state::local::Local;
 use crate::state::shared::commands::global;
+use crate::state::thread::Thread;
 use duramen_engine::flash::Cold;
 use duramen_engine::{Error, Guard};
 
@@ -61,7 +61,7 @@ pub fn look_ahead(shared: &Shared, guard: &Guard<'_>, client: &mut Client, key: 
 /// Notes that the client's request, which is presented again, was shown to monitors or written into
 /// the audit log: neither is done a second time.
 #[cold]
-pub(crate) fn note_reported(spec: &Spec, shared: &Shared, local: &Local, client: &mut Client) {
+pub(crate) fn note_reported(spec: &Spec, shared: &Shared, local: &Thread, client: &mut Client) {
     let is_monitored = shared.commands.gate() & global::MONITORED != 0;
     client
         .parking

@@ -19,8 +19,8 @@ use super::spec::{Kind, Spec};
 use crate::state::Shared;
 use crate::state::client::Client;
 use crate::state::db::{DBS, DROPPED, Db};
-use crate::state::local::Local;
 use crate::state::shared::commands::global;
+use crate::state::thread::Thread;
 use duramen_base::ids::Level;
 use duramen_engine::{Error, Guard, Session, Store, TableId, TableInfo};
 use duramen_wire::resp::Args;
@@ -270,14 +270,14 @@ pub(crate) fn log_fails(shared: &Shared) -> bool {
 /// Makes the reply wait for an exchange of databases (I2). Called after a request ran, before its
 /// reply is sent.
 #[inline]
-pub(crate) fn observe(shared: &Shared, local: &mut Local, client: &mut Client, ran: &Spec) {
+pub(crate) fn observe(shared: &Shared, local: &mut Thread, client: &mut Client, ran: &Spec) {
     if shared.commands.gate() & global::EXCHANGED != 0 && tells_of_data(ran) {
         observe_slowly(shared, local, client, ran);
     }
 }
 
 #[cold]
-fn observe_slowly(shared: &Shared, local: &mut Local, client: &mut Client, spec: &Spec) {
+fn observe_slowly(shared: &Shared, local: &mut Thread, client: &mut Client, spec: &Spec) {
     let commands = &shared.commands;
     // Transactions, COPY and MOVE may reach several databases.
     let is_one = spec.kind() != Kind::Alone;

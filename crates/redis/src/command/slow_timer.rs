@@ -16,7 +16,7 @@ use crate::figures::latency::{self, Event};
 use crate::figures::slow_log::{ENTRY_BYTES, Entry};
 use crate::state::Shared;
 use crate::state::client::Client;
-use crate::state::local::Local;
+use crate::state::thread::Thread;
 use duramen_config::heap;
 use duramen_wire::resp::Args;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ const ARG_BYTES_MAX: usize = 128;
 
 /// Starts the clock for a command that is timed by itself.
 #[inline]
-pub(crate) fn timer(spec: &Spec, client: &Client, local: &Local) -> Option<Instant> {
+pub(crate) fn timer(spec: &Spec, client: &Client, local: &Thread) -> Option<Instant> {
     // If a client in MULTI runs a command that is timed by itself, the command is EXEC.
     let queue = client.transaction.open();
     let is_long = || queue.is_none_or(|queue| queue.is_long(client.transaction.watched().len()));
@@ -56,7 +56,7 @@ pub(crate) fn command_took(ctx: &mut Context<'_>, started: Instant) {
 /// Logs a group of requests that took longer than the limit for one request.
 pub(crate) fn group_took(
     shared: &Shared,
-    local: &mut Local,
+    local: &mut Thread,
     client: &Client,
     spec: Option<&Spec>,
     first: &Args<'_>,
@@ -78,13 +78,13 @@ pub(crate) fn group_took(
     push(shared, local, client, args, took);
 }
 
-fn is_slow(local: &Local, took: Duration) -> bool {
+fn is_slow(local: &Thread, took: Duration) -> bool {
     took.as_micros() as u64 >= local.timing.slow_us().unsigned_abs()
 }
 
 /// Records an event that took so long, if `LATENCY` is to show it.
 #[cold]
-fn note_event(shared: &Shared, local: &Local, spec: Option<&Spec>, took: Duration) {
+fn note_event(shared: &Shared, local: &Thread, spec: Option<&Spec>, took: Duration) {
     let from = local.timing.event_from();
     if took < from {
         return;
@@ -132,7 +132,7 @@ fn kept(spec: Option<&Spec>, args: &Args<'_>) -> Vec<Vec<u8>> {
     kept
 }
 
-fn push(shared: &Shared, local: &mut Local, client: &Client, args: Vec<Vec<u8>>, took: Duration) {
+fn push(shared: &Shared, local: &mut Thread, client: &Client, args: Vec<Vec<u8>>, took: Duration) {
     let len_max = local.config(shared).slow.log_max_len;
     let mut log = shared.commands.slow_log();
     let entry = Entry {

@@ -19,7 +19,7 @@ use super::turn::TurnState;
 use crate::figures::counters::Family;
 use crate::state::Shared;
 use crate::state::client::Client;
-use crate::state::local::Local;
+use crate::state::thread::Thread;
 use duramen_config::AUDIT_CLASSES;
 use duramen_engine::{Guard, KeyHash, TableId};
 use duramen_wire::resp::Args;
@@ -70,7 +70,7 @@ pub(crate) struct Context<'a> {
     pub(crate) reply: Reply<'a>,
     pub(crate) turn: &'a mut TurnState,
     pub(crate) shared: &'a Shared,
-    pub(crate) local: &'a mut Local,
+    pub(crate) local: &'a mut Thread,
     /// The client's selected table.
     pub(crate) table: TableId,
     /// Whether the keys are locked, or no other session is in the store: the request runs inside

@@ -29,8 +29,8 @@ use crate::pubsub::commands as pubsub;
 use crate::state::Shared;
 use crate::state::client::Client;
 use crate::state::db::DROPPED;
-use crate::state::local::Local;
 use crate::state::pubsub::subscribers::Subscribers;
+use crate::state::thread::Thread;
 use crate::threads::publication::Kind;
 use crate::tracking::commands as tracking;
 use batch::{Group, Position};
@@ -55,7 +55,7 @@ pub struct Executor {
     /// None until the data is loaded.
     session: Option<Session>,
     shared: Arc<Shared>,
-    local: Local,
+    local: Thread,
     group: Group,
     /// The generation of the member's view, and the table of database 0, for which the shard
     /// channels were last checked.
@@ -71,7 +71,7 @@ impl Executor {
                 Some(store) => Some(session(&shared, store)?),
                 None => None,
             },
-            local: Local::new(&shared, thread),
+            local: Thread::new(&shared, thread),
             group: Group::new(TURN_TIME),
             channels_seen: (0, DROPPED),
             shared,

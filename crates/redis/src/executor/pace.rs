@@ -7,7 +7,7 @@
 //!   older one keeps memory from all writers, and the store's door from a session that wants to be
 //!   alone.
 //! - P3: the clock is read when the session has met `LOOK_EVERY_BYTES` since the last reading. A
-//!   request that works long and meets little adds its work (`Local::work`).
+//!   request that works long and meets little adds its work (`Thread::work`).
 //! - P4: the time of a turn is processor time. The clock says when that has to be read.
 
 use duramen_base::planted::{Bug, has_bug};

@@ -10,8 +10,8 @@ use crate::membership::outbox::MESSAGE_BYTES_MAX;
 use crate::reply::effects::NO_RECEIVERS;
 use crate::state::Shared;
 use crate::state::client::Client;
-use crate::state::local::Local;
 use crate::state::pubsub::subscribers::{Ended, SUBSCRIPTIONS_BYTES_MAX, write_message};
+use crate::state::thread::Thread;
 use crate::threads::publication::{Kind, Publication};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::resp::Encoder;
@@ -225,7 +225,7 @@ fn waiting_messages(
 /// message for the client.
 pub(crate) fn end_left(
     shared: &Shared,
-    local: &mut Local,
+    local: &mut Thread,
     client: &mut Client,
     channel: &[u8],
 ) -> Vec<u8> {

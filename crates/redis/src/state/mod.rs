@@ -8,13 +8,13 @@ pub(crate) mod client;
 pub(crate) mod conflicts;
 pub(crate) mod db;
 pub(crate) mod interpreters;
-pub(crate) mod local;
 pub(crate) mod parking;
 pub(crate) mod patience;
 pub(crate) mod progress;
 pub(crate) mod pubsub;
 pub(crate) mod script;
 pub mod shared;
+pub(crate) mod thread;
 pub(crate) mod tracking;
 pub(crate) mod transaction;
 

@@ -13,8 +13,8 @@ use crate::monitor;
 use crate::state::access::audit::Outcome;
 use crate::state::client::Client;
 use crate::state::db::{DROPPED, Db};
-use crate::state::local::Local;
 use crate::state::shared::commands::global;
+use crate::state::thread::Thread;
 use duramen_config::clock;
 use duramen_engine::{Guard, TableId};
 use std::time::Duration;
@@ -25,12 +25,12 @@ use std::time::Duration;
 const REPORTS_IN_EXEC_MAX: Duration = Duration::from_millis(10);
 
 /// The table behind a database while this EXEC runs.
-fn in_exec(local: &Local, db: u8) -> Option<TableId> {
+fn in_exec(local: &Thread, db: u8) -> Option<TableId> {
     *local.exec.dbs()?.get(usize::from(db))?
 }
 
 /// As [`Client::table`], while this EXEC runs.
-pub(super) fn table_of(client: &Client, local: &Local) -> TableId {
+pub(super) fn table_of(client: &Client, local: &Thread) -> TableId {
     match client.db() {
         Db::Number(db) => in_exec(local, db).unwrap_or(DROPPED),
         Db::Table(table) => table,

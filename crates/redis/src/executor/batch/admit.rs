@@ -14,9 +14,9 @@ use crate::monitor;
 use crate::state::Shared;
 use crate::state::access::audit::Outcome;
 use crate::state::client::{Client, gate};
-use crate::state::local::Local;
 use crate::state::patience::{AGAIN_MS, Patience};
 use crate::state::shared::commands::global;
+use crate::state::thread::Thread;
 use crate::table::COMMANDS;
 use duramen_config::clock;
 use duramen_engine::KeyHash;
@@ -73,7 +73,7 @@ pub(crate) fn replies_by_messages(spec: &Spec) -> bool {
 /// the reply if it does not.
 pub(super) struct Admission<'a> {
     shared: &'a Shared,
-    local: &'a mut Local,
+    local: &'a mut Thread,
     client: &'a mut Client,
     out: &'a mut Vec<u8>,
 }
@@ -83,7 +83,7 @@ impl Turn<'_> {
     pub(super) fn admission<'t>(
         &'t mut self,
         shared: &'t Shared,
-        local: &'t mut Local,
+        local: &'t mut Thread,
     ) -> Admission<'t> {
         Admission {
             shared,

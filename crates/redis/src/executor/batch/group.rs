@@ -13,7 +13,7 @@ use crate::command::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases, pause, slow_tim
 use crate::executor::pace::{self, Pace};
 use crate::state::Shared;
 use crate::state::client::Client;
-use crate::state::local::Local;
+use crate::state::thread::Thread;
 use crate::table::COMMANDS;
 use duramen_engine::{Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;
@@ -103,7 +103,7 @@ impl Group {
     }
 
     /// Whether the turn of the last request has had its time.
-    pub(crate) fn is_turn_over(&mut self, session: &Session, local: &Local) -> bool {
+    pub(crate) fn is_turn_over(&mut self, session: &Session, local: &Thread) -> bool {
         let work = session.work().met_bytes() + local.work();
         self.pace.look(work).turn_is_over
     }
@@ -113,7 +113,7 @@ impl Group {
         &mut self,
         session: &mut Session,
         shared: &Shared,
-        local: &mut Local,
+        local: &mut Thread,
         turns: &mut [Turn<'_>],
         position: Position,
     ) -> Position {

@@ -14,12 +14,12 @@ use crate::command::spec::{Kind, Request, Spec};
 use crate::command::store_access::Access;
 use crate::command::turn::Ending;
 use crate::state::Shared;
-use crate::state::local::Local;
+use crate::state::thread::Thread;
 use crate::table::COMMANDS;
 use std::time::Instant;
 
 /// Runs the requests of all turns, as far as they can run.
-pub(crate) fn run(shared: &Shared, local: &mut Local, turns: &mut [Turn<'_>]) {
+pub(crate) fn run(shared: &Shared, local: &mut Thread, turns: &mut [Turn<'_>]) {
     local.begin_group(shared, Instant::now());
     for turn in turns {
         turn.replies.set_bytes_max(local.output_bytes_max());
@@ -31,7 +31,7 @@ pub(crate) fn run(shared: &Shared, local: &mut Local, turns: &mut [Turn<'_>]) {
     local.end_group(shared, Instant::now());
 }
 
-fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
+fn run_one(shared: &Shared, local: &mut Thread, turn: &mut Turn<'_>) {
     let start = turn.out.len();
     let was_silent = admit::begin_silence(turn);
     let args = turn.requests.args(turn.executed, turn.input);

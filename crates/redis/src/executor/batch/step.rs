@@ -17,8 +17,8 @@ use crate::command::{KEYS_KEPT, databases, locks, run};
 use crate::membership::Membership;
 use crate::state::Shared;
 use crate::state::client::{Client, gate};
-use crate::state::local::Local;
 use crate::state::shared::commands::global;
+use crate::state::thread::Thread;
 use crate::table::COMMANDS;
 use crate::tracking::commands::{end_caching, origin};
 use duramen_engine::{Guard, KeyHash};
@@ -46,7 +46,7 @@ pub(super) enum StoreAccess {
 /// State that is passed to all steps of a request.
 pub(super) struct Environment<'a> {
     pub(super) shared: &'a Shared,
-    pub(super) local: &'a mut Local,
+    pub(super) local: &'a mut Thread,
     /// The state of a member of a cluster; `None`: the server is none, and serves every key.
     pub(super) member: Option<&'a Membership>,
 }
@@ -62,7 +62,7 @@ pub(super) fn needs(
     resolved: &Resolved,
     client: &Client,
     keys: usize,
-    local: &Local,
+    local: &Thread,
 ) -> StoreAccess {
     let Resolved::Command(spec) = resolved else {
         return StoreAccess::Nothing;

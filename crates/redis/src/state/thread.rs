@@ -1,5 +1,6 @@
-//! State that one executor owns beside its session: reusable buffers, randomness, its copy of the
-//! settings.
+//! The state of one thread that its executor alone uses, beside the session: reusable buffers,
+//! randomness, its copy of the settings. [`ThreadShared`](crate::threads::thread::ThreadShared) is
+//! what other threads see of it.
 
 use super::client::Client;
 use super::progress::Progress;
@@ -46,8 +47,9 @@ pub(crate) struct Buffers {
     pub(crate) scratch: Vec<u8>,
 }
 
-pub(crate) struct Local {
-    thread: usize,
+/// The state of one thread; see the module.
+pub(crate) struct Thread {
+    number: usize,
     config: ConfigCache,
     random: Random,
     /// The clients of this thread that have subscriptions.
@@ -77,13 +79,13 @@ pub(crate) struct Local {
     pub(crate) scripts: Scripts,
 }
 
-impl Local {
-    pub(crate) fn new(shared: &Shared, thread: usize) -> Local {
-        Local {
-            thread,
+impl Thread {
+    pub(crate) fn new(shared: &Shared, number: usize) -> Thread {
+        Thread {
+            number,
             config: ConfigCache::new(shared),
-            random: Random::new(shared.figures.started_unix_ms() ^ ((thread as u64 + 1) << 48)),
-            subscribers: Subscribers::new(thread),
+            random: Random::new(shared.figures.started_unix_ms() ^ ((number as u64 + 1) << 48)),
+            subscribers: Subscribers::new(number),
             work: 0,
             tier: false,
             audited: 0,
@@ -151,7 +153,7 @@ impl Local {
 
     #[cold]
     fn show_again(&mut self, shared: &Shared, ticket: Ticket) {
-        match ticket.thread as usize == self.thread {
+        match ticket.thread as usize == self.number {
             true => self.woken.push(ticket.client),
             false => shared.threads.show_again(ticket),
         }
@@ -168,13 +170,13 @@ impl Local {
 
     /// Ends the group: counts the time of its commands.
     pub(crate) fn end_group(&mut self, shared: &Shared, now: Instant) {
-        let commands = &shared.commands.threads[self.thread].commands;
+        let commands = &shared.commands.threads[self.number].commands;
         self.timing.end(commands, now);
     }
 
     /// For a command that reports or resets counters: counts the requests before it in its group.
     pub(crate) fn count_up_to_now(&mut self, shared: &Shared, command: usize) {
-        let commands = &shared.commands.threads[self.thread].commands;
+        let commands = &shared.commands.threads[self.number].commands;
         self.timing.count_up_to_now(commands, command);
     }
 
@@ -294,11 +296,11 @@ impl Local {
 
     #[inline]
     pub(crate) fn counters<'s>(&self, shared: &'s Shared) -> &'s ThreadCounters {
-        &shared.threads[self.thread].counters
+        &shared.threads[self.number].counters
     }
 
     fn state<'s>(&self, shared: &'s Shared) -> &'s ThreadCommands {
-        &shared.commands.threads[self.thread]
+        &shared.commands.threads[self.number]
     }
 
     #[inline]
