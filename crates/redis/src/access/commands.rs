@@ -147,8 +147,8 @@ pub(crate) fn permit_queued(
             late_denial_text(denied)
         }
     };
-    ctx.local.note_error(ctx.shared, &text);
-    let command = ctx.local.command(ctx.shared, spec.number);
+    ctx.thread.note_error(ctx.shared, &text);
+    let command = ctx.thread.command(ctx.shared, spec.number);
     command.rejected.add(1);
     ctx.reply.encoder().error(text);
     None
@@ -333,7 +333,7 @@ fn in_cluster(
     ctx: &mut Context<'_>,
     make: impl Fn(&mut Users, &Catalog) -> Result<Vec<u8>, String> + Send + 'static,
 ) -> Done {
-    if ctx.local.exec.runs() {
+    if ctx.thread.exec.runs() {
         return Err(Failure::Text(
             "ERR the users of a cluster cannot be changed in a transaction",
         ));

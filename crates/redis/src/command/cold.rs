@@ -61,11 +61,11 @@ pub fn look_ahead(shared: &Shared, guard: &Guard<'_>, client: &mut Client, key: 
 /// Notes that the client's request, which is presented again, was shown to monitors or written into
 /// the audit log: neither is done a second time.
 #[cold]
-pub(crate) fn note_reported(spec: &Spec, shared: &Shared, local: &Thread, client: &mut Client) {
+pub(crate) fn note_reported(spec: &Spec, shared: &Shared, thread: &Thread, client: &mut Client) {
     let is_monitored = shared.commands.gate() & global::MONITORED != 0;
     client
         .parking
-        .note_reported(is_monitored, spec.is_audited(local.audited()));
+        .note_reported(is_monitored, spec.is_audited(thread.audited()));
 }
 
 /// C1: fails if an entry of one of the keys is on flash, and notes all such entries. Does
@@ -78,7 +78,7 @@ pub(crate) fn warm<'k>(
 ) -> Done {
     // EXEC requested the entries of all keys before it ran the first command, and they are in
     // memory or lent (C1). The keys of an EXEC on a draft are not known before.
-    if !ctx.local.has_tier() || ctx.local.exec.runs() && guard.draft().is_none() {
+    if !ctx.thread.has_tier() || ctx.thread.exec.runs() && guard.draft().is_none() {
         return Ok(());
     }
     ctx.client.parking.want_none();
@@ -103,7 +103,7 @@ pub(crate) fn warm<'k>(
 /// As [`warm`], for the request's keys.
 #[inline]
 pub(crate) fn warm_own(ctx: &mut Context<'_>, guard: &Guard<'_>) -> Done {
-    match ctx.local.has_tier() {
+    match ctx.thread.has_tier() {
         true => {
             let keys = ctx.request.keys(ctx.table);
             warm(ctx, guard, keys)
@@ -158,7 +158,7 @@ pub(crate) fn park(
         }
         None => {
             ctx.client.parking.want_all(wanted);
-            note_reported(ctx.request.spec, ctx.shared, ctx.local, ctx.client);
+            note_reported(ctx.request.spec, ctx.shared, ctx.thread, ctx.client);
             ctx.turn.ending = Ending::Cold;
             None
         }
@@ -190,7 +190,7 @@ fn refusal(ctx: &Context<'_>, wanted: &[Cold]) -> Option<String> {
     {
         return Some(format!("ERR {why}"));
     }
-    if ctx.local.exec.runs() {
+    if ctx.thread.exec.runs() {
         return Some(format!(
             "ERR {} meets keys on flash, and cannot wait for them inside MULTI: send it by itself",
             ctx.request.spec.name.to_ascii_uppercase()

@@ -29,7 +29,7 @@ impl<'a> Context<'a> {
     /// Whether a command that names no key may stop, and go on when it is shown again: not in
     /// EXEC, and not while the data is being loaded.
     pub(crate) fn may_go_on_later(&self) -> bool {
-        !self.locked && !self.local.exec.runs() && self.shared.data().is_some()
+        !self.locked && !self.thread.exec.runs() && self.shared.data().is_some()
     }
 
     /// Refuses a feature that needs several databases: a cluster has one, like Redis Cluster.
@@ -42,20 +42,20 @@ impl<'a> Context<'a> {
 
     /// Counts the calls and times of the requests before this one.
     pub(crate) fn count_up_to_now(&mut self) {
-        self.local
+        self.thread
             .count_up_to_now(self.shared, self.request.spec.number);
     }
 
     /// The level of the selected table.
     pub(crate) fn level(&mut self) -> Level {
-        self.local.level_of_table(self.shared, self.table)
+        self.thread.level_of_table(self.shared, self.table)
     }
 
     /// The strictest level of some tables.
     pub(crate) fn strictest(&mut self, tables: &[TableId]) -> Level {
         let levels = tables
             .iter()
-            .map(|table| self.local.level_of_table(self.shared, *table));
+            .map(|table| self.thread.level_of_table(self.shared, *table));
         levels.max().unwrap_or(Level::Memory)
     }
 

@@ -93,7 +93,7 @@ pub(crate) fn exchange(
     let exchanged = [first, second].map(|db| commands.table(db));
     ctx.shared.tracking().all_changed(&ctx.shared.threads, None);
     for table in exchanged.into_iter().flatten() {
-        ctx.local.wake_table(ctx.shared, table); // both databases have another table now
+        ctx.thread.wake_table(ctx.shared, table); // both databases have another table now
     }
     Ok(())
 }
@@ -251,7 +251,7 @@ pub(crate) fn put_behind(shared: &Shared, db: u8, table: TableId) -> Result<Tabl
 /// The table of a database for a command. Within EXEC it is the table that EXEC found, because none
 /// can be created under its guard.
 pub(crate) fn table_in(ctx: &mut Context<'_>, db: u8) -> Result<TableId, Failure> {
-    match ctx.local.exec.dbs() {
+    match ctx.thread.exec.dbs() {
         None => table_for(ctx.shared, ctx.client, db),
         Some(tables) => tables
             .get(usize::from(db))
@@ -270,14 +270,14 @@ pub(crate) fn log_fails(shared: &Shared) -> bool {
 /// Makes the reply wait for an exchange of databases (I2). Called after a request ran, before its
 /// reply is sent.
 #[inline]
-pub(crate) fn observe(shared: &Shared, local: &mut Thread, client: &mut Client, ran: &Spec) {
+pub(crate) fn observe(shared: &Shared, thread: &mut Thread, client: &mut Client, ran: &Spec) {
     if shared.commands.gate() & global::EXCHANGED != 0 && tells_of_data(ran) {
-        observe_slowly(shared, local, client, ran);
+        observe_slowly(shared, thread, client, ran);
     }
 }
 
 #[cold]
-fn observe_slowly(shared: &Shared, local: &mut Thread, client: &mut Client, spec: &Spec) {
+fn observe_slowly(shared: &Shared, thread: &mut Thread, client: &mut Client, spec: &Spec) {
     let commands = &shared.commands;
     // Transactions, COPY and MOVE may reach several databases.
     let is_one = spec.kind() != Kind::Alone;
@@ -287,7 +287,7 @@ fn observe_slowly(shared: &Shared, local: &mut Thread, client: &mut Client, spec
         Db::Table(_) => None,
     };
     if let Some(position) = commands.awaited_exchange(shared.store().log(), db) {
-        let level = local.level_of(shared, client);
+        let level = thread.level_of(shared, client);
         client.wait.join(&position, level);
     }
 }

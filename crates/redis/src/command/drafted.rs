@@ -56,7 +56,7 @@ pub(crate) const IN_CONFLICT: Failure = Failure::Text(
 /// # Errors
 /// R3: it has run in vain for too long.
 pub(crate) fn check_time(ctx: &mut Context<'_>, conflicts: &Conflicts) -> Done {
-    let limit = ctx.local.config(ctx.shared).scripts.busy_time();
+    let limit = ctx.thread.config(ctx.shared).scripts.busy_time();
     match limit.is_some_and(|limit| conflicts.exceed(limit)) {
         true => Err(IN_CONFLICT),
         false => Ok(()),
@@ -66,7 +66,7 @@ pub(crate) fn check_time(ctx: &mut Context<'_>, conflicts: &Conflicts) -> Done {
 /// Whether [`stands_in_line`] must be called for the step of a client. `writes`: the step may
 /// write.
 pub(crate) fn may_stand_in_line(ctx: &Context<'_>, writes: bool) -> bool {
-    let has_asked = ctx.local.scripts.has_asked(ctx.client.id());
+    let has_asked = ctx.thread.scripts.has_asked(ctx.client.id());
     has_asked || writes && ctx.shared.commands.has_reserved()
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn may_stand_in_line(ctx: &Context<'_>, writes: bool) -> bool {
 /// Returns `None` if the step is not in line.
 pub(crate) fn still_stands_in_line(ctx: &Context<'_>) -> Option<bool> {
     let client = ctx.client.id();
-    if !ctx.local.scripts.has_asked(client) {
+    if !ctx.thread.scripts.has_asked(client) {
         return None;
     }
     let is_first = ctx.shared.commands.show_in_line(client)?;
@@ -89,14 +89,14 @@ pub(crate) fn stands_in_line(
     keys: impl Iterator<Item = KeyHash> + Clone,
 ) -> bool {
     let client = ctx.client.id();
-    let has_asked = ctx.local.scripts.has_asked(client);
+    let has_asked = ctx.thread.scripts.has_asked(client);
     (has_asked || ctx.shared.commands.stops(client, keys.clone())) && !reserve(ctx, keys)
 }
 
 /// Reserves keys for the step of a client (R3). Returns false if the step stands in line.
 fn reserve(ctx: &mut Context<'_>, keys: impl Iterator<Item = KeyHash>) -> bool {
-    let most = ctx.local.config(ctx.shared).scripts.patience();
-    let scripts = &mut ctx.local.scripts;
+    let most = ctx.thread.config(ctx.shared).scripts.patience();
+    let scripts = &mut ctx.thread.scripts;
     scripts.reserve(ctx.shared, ctx.client.id(), keys, most)
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn commit(
         return Ok(false);
     }
     // A step that has asked for a reservation locks what it has only read, too (R6).
-    let locks_reads = ctx.local.scripts.has_asked(client) && !draft.all_met(|_, _, _| false);
+    let locks_reads = ctx.thread.scripts.has_asked(client) && !draft.all_met(|_, _, _| false);
     if draft.is_empty() && !locks_reads {
         return commit_unlocked(ctx, guard, draft, view, check);
     }

@@ -82,14 +82,14 @@ impl Context<'_> {
             return self.set_aside(guard, room);
         }
         let (table, hashes) = (self.table, self.request.hashes.iter());
-        self.local.buffers.locks.clear();
-        self.local
+        self.thread.buffers.locks.clear();
+        self.thread
             .buffers
             .locks
             .extend(hashes.map(|hash| (table, *hash)));
-        let locked = guard.lock_keys_for(&self.local.buffers.locks, room);
-        self.local.buffers.locks.clear();
-        self.local.buffers.locks.shrink_to(KEYS_KEPT);
+        let locked = guard.lock_keys_for(&self.thread.buffers.locks, room);
+        self.thread.buffers.locks.clear();
+        self.thread.buffers.locks.shrink_to(KEYS_KEPT);
         match locked {
             // A DEL must succeed in a full store too.
             Err(Error::OutOfMemory { .. }) if !self.request.spec.has(flag::DENYOOM) => {
@@ -102,7 +102,7 @@ impl Context<'_> {
     /// Sets aside room for the writes to come under the locks, so that they happen completely or
     /// not at all. EXEC does this for all its commands.
     pub(crate) fn set_aside(&self, guard: &mut Guard<'_>, room: Room) -> Done {
-        if !self.local.exec.runs() {
+        if !self.thread.exec.runs() {
             guard.set_aside(room)?;
         }
         Ok(())
@@ -112,7 +112,7 @@ impl Context<'_> {
     /// damaged: so all writes happen or none does (verified::V5). EXEC checks the keys of all its
     /// commands.
     pub(crate) fn all_sound(&self, guard: &Guard<'_>) -> Done {
-        if self.local.exec.runs() && guard.draft().is_none() {
+        if self.thread.exec.runs() && guard.draft().is_none() {
             return Ok(());
         }
         for key in self.request.keys(self.table) {
@@ -134,7 +134,7 @@ impl Context<'_> {
         guard: &mut Guard<'_>,
         run: impl FnOnce(&mut Self, &mut Guard<'_>) -> Done,
     ) -> Done {
-        if !self.local.has_tier() {
+        if !self.thread.has_tier() {
             return run(self, guard);
         }
         self.locked(guard, Room::default(), |ctx, guard| {

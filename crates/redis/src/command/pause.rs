@@ -39,7 +39,7 @@ pub(crate) fn waits(
 
 /// Whether a pause that delays the request has begun since the request was admitted.
 pub(crate) fn has_begun(ctx: &Context<'_>) -> bool {
-    !ctx.local.exec.runs() && has_begun_for(ctx.commands, &ctx.request, ctx.shared, ctx.client)
+    !ctx.thread.exec.runs() && has_begun_for(ctx.commands, &ctx.request, ctx.shared, ctx.client)
 }
 
 /// Whether a pause that delays this request, which is not in EXEC, has begun since it was admitted.

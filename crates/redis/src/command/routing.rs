@@ -62,7 +62,7 @@ impl Context<'_> {
     /// The view under this guard (membership::M1); `None`: the server is in no cluster.
     pub(crate) fn view(&mut self, guard: &mut Guard<'_>) -> Option<Arc<View>> {
         let member = self.shared.membership()?;
-        Some(Arc::clone(self.local.view(member, guard)))
+        Some(Arc::clone(self.thread.view(member, guard)))
     }
 }
 

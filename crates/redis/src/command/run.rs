@@ -91,19 +91,19 @@ fn begin(ctx: &mut Context<'_>) -> Begun {
     let begun = Begun {
         out: ctx.reply.len(),
         effects: ctx.client.effects.len(),
-        timer: slow_timer::timer(ctx.request.spec, ctx.client, ctx.local),
+        timer: slow_timer::timer(ctx.request.spec, ctx.client, ctx.thread),
     };
     let number = ctx.request.spec.number;
     ctx.client.note_command(number as u16);
     ctx.reply.begin();
-    ctx.local.timing.meter().begin(number);
+    ctx.thread.timing.meter().begin(number);
     begun
 }
 
 /// Counts a command that has run.
 #[inline]
 fn count(ctx: &mut Context<'_>, begun: &Begun) {
-    ctx.local.timing.meter().ran();
+    ctx.thread.timing.meter().ran();
     if let Some(timer) = begun.timer {
         slow_timer::command_took(ctx, timer);
     }
@@ -123,7 +123,7 @@ fn end_without_reply(
             Outcome::Blocked
         }
         Failure::Unfinished(Unfinished::Yields) => {
-            cold::note_reported(ctx.request.spec, ctx.shared, ctx.local, ctx.client);
+            cold::note_reported(ctx.request.spec, ctx.shared, ctx.thread, ctx.client);
             Outcome::Yield
         }
         Failure::Unfinished(Unfinished::NeedsAlone) => Outcome::Retry { alone: true },
@@ -150,7 +150,7 @@ fn end_without_reply(
 /// command is one after which nothing of an EXEC is done ([`Abandoned::of_step`]).
 pub(crate) fn run_in_script(ctx: &mut Context<'_>, permit: Permit, guard: &mut Guard<'_>) -> Done {
     let start = ctx.client.effects.len();
-    ctx.local.timing.meter().begin(ctx.request.spec.number);
+    ctx.thread.timing.meter().begin(ctx.request.spec.number);
     // The mark of the EXEC around the script is kept, and put back below.
     let exceeded = ctx.reply.set_exceeded(false);
     let mut done = dispatch(ctx, permit, Access::Guarded(guard), &mut { start });
@@ -159,7 +159,7 @@ pub(crate) fn run_in_script(ctx: &mut Context<'_>, permit: Permit, guard: &mut G
     }
     ctx.client.effects.forget_replies(start);
     if ctx.client.effects.len() > start {
-        let bytes_max = ctx.local.config(ctx.shared).scripts.memory_bytes;
+        let bytes_max = ctx.thread.config(ctx.shared).scripts.memory_bytes;
         if ctx.client.effects.bytes() > bytes_max {
             return Err(TOO_MANY_EFFECTS);
         }
@@ -174,7 +174,7 @@ pub(crate) fn run_in_script(ctx: &mut Context<'_>, permit: Permit, guard: &mut G
         }
         fail(ctx, 0, &failure);
     }
-    ctx.local.timing.meter().ran();
+    ctx.thread.timing.meter().ran();
     Ok(())
 }
 
@@ -287,7 +287,7 @@ fn overflowed(ctx: &mut Context<'_>, begun: &Begun) -> Outcome {
     }
     ctx.reply.truncate(begun.out);
     ctx.turn.ending = Ending::CloseNow;
-    ctx.local.counters(ctx.shared).output_closed.add(1);
+    ctx.thread.counters(ctx.shared).output_closed.add(1);
     seldom!(
         warn,
         client = ctx.client.id(),
@@ -358,9 +358,9 @@ fn fail(ctx: &mut Context<'_>, start: usize, failure: &Failure) {
     ctx.reply.truncate(start);
     ctx.client.end_key_wait(ctx.shared, true);
     let text = failure_text(ctx, failure);
-    ctx.local.note_error(ctx.shared, &text);
+    ctx.thread.note_error(ctx.shared, &text);
     ctx.reply.encoder().error(text);
-    ctx.local
+    ctx.thread
         .command(ctx.shared, ctx.request.spec.number)
         .failed
         .add(1);

@@ -29,11 +29,11 @@ const ARG_BYTES_MAX: usize = 128;
 
 /// Starts the clock for a command that is timed by itself.
 #[inline]
-pub(crate) fn timer(spec: &Spec, client: &Client, local: &Thread) -> Option<Instant> {
+pub(crate) fn timer(spec: &Spec, client: &Client, thread: &Thread) -> Option<Instant> {
     // If a client in MULTI runs a command that is timed by itself, the command is EXEC.
     let queue = client.transaction.open();
     let is_long = || queue.is_none_or(|queue| queue.is_long(client.transaction.watched().len()));
-    if spec.has(flag::TIMED) && is_long() || local.timing.slow_us() < ONE_BY_ONE_BELOW_US {
+    if spec.has(flag::TIMED) && is_long() || thread.timing.slow_us() < ONE_BY_ONE_BELOW_US {
         return Some(Instant::now());
     }
     None
@@ -42,21 +42,21 @@ pub(crate) fn timer(spec: &Spec, client: &Client, local: &Thread) -> Option<Inst
 /// Logs a command that was timed by itself, if it was slow.
 pub(crate) fn command_took(ctx: &mut Context<'_>, started: Instant) {
     let took = started.elapsed();
-    ctx.local.timing.note_timed(took);
-    if took < ctx.local.timing.noted_from() {
+    ctx.thread.timing.note_timed(took);
+    if took < ctx.thread.timing.noted_from() {
         return;
     }
-    note_event(ctx.shared, ctx.local, Some(ctx.request.spec), took);
-    if is_slow(ctx.local, took) && !ctx.request.spec.has(flag::SKIP_SLOWLOG) {
+    note_event(ctx.shared, ctx.thread, Some(ctx.request.spec), took);
+    if is_slow(ctx.thread, took) && !ctx.request.spec.has(flag::SKIP_SLOWLOG) {
         let args = kept(Some(ctx.request.spec), &ctx.request.args);
-        push(ctx.shared, ctx.local, ctx.client, args, took);
+        push(ctx.shared, ctx.thread, ctx.client, args, took);
     }
 }
 
 /// Logs a group of requests that took longer than the limit for one request.
 pub(crate) fn group_took(
     shared: &Shared,
-    local: &mut Thread,
+    thread: &mut Thread,
     client: &Client,
     spec: Option<&Spec>,
     first: &Args<'_>,
@@ -64,28 +64,28 @@ pub(crate) fn group_took(
     requests: u64,
 ) {
     let took = Duration::from_nanos(took_ns);
-    if took < local.timing.noted_from() || local.timing.slow_us() < ONE_BY_ONE_BELOW_US {
+    if took < thread.timing.noted_from() || thread.timing.slow_us() < ONE_BY_ONE_BELOW_US {
         return;
     }
-    note_event(shared, local, spec, took);
-    if !is_slow(local, took) {
+    note_event(shared, thread, spec, took);
+    if !is_slow(thread, took) {
         return;
     }
     let mut args = kept(spec, first);
     if requests > 1 {
         args.push(format!("(first of a batch of {requests} requests)").into_bytes());
     }
-    push(shared, local, client, args, took);
+    push(shared, thread, client, args, took);
 }
 
-fn is_slow(local: &Thread, took: Duration) -> bool {
-    took.as_micros() as u64 >= local.timing.slow_us().unsigned_abs()
+fn is_slow(thread: &Thread, took: Duration) -> bool {
+    took.as_micros() as u64 >= thread.timing.slow_us().unsigned_abs()
 }
 
 /// Records an event that took so long, if `LATENCY` is to show it.
 #[cold]
-fn note_event(shared: &Shared, local: &Thread, spec: Option<&Spec>, took: Duration) {
-    let from = local.timing.event_from();
+fn note_event(shared: &Shared, thread: &Thread, spec: Option<&Spec>, took: Duration) {
+    let from = thread.timing.event_from();
     if took < from {
         return;
     }
@@ -132,8 +132,8 @@ fn kept(spec: Option<&Spec>, args: &Args<'_>) -> Vec<Vec<u8>> {
     kept
 }
 
-fn push(shared: &Shared, local: &mut Thread, client: &Client, args: Vec<Vec<u8>>, took: Duration) {
-    let len_max = local.config(shared).slow.log_max_len;
+fn push(shared: &Shared, thread: &mut Thread, client: &Client, args: Vec<Vec<u8>>, took: Duration) {
+    let len_max = thread.config(shared).slow.log_max_len;
     let mut log = shared.commands.slow_log();
     let entry = Entry {
         id: log.next_id,

@@ -70,7 +70,7 @@ pub(crate) struct Context<'a> {
     pub(crate) reply: Reply<'a>,
     pub(crate) turn: &'a mut TurnState,
     pub(crate) shared: &'a Shared,
-    pub(crate) local: &'a mut Thread,
+    pub(crate) thread: &'a mut Thread,
     /// The client's selected table.
     pub(crate) table: TableId,
     /// Whether the keys are locked, or no other session is in the store: the request runs inside

@@ -140,7 +140,7 @@ pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
     let now_ms = clock::now_ms();
     let until_ms = now_ms.saturating_add(timeout_ms);
     ctx.shared.commands.pause(until_ms, writes_only, now_ms);
-    if ctx.local.exec.runs() || ctx.shared.data().is_none() || has_bug(Bug::PauseIsNotLookedAt) {
+    if ctx.thread.exec.runs() || ctx.shared.data().is_none() || has_bug(Bug::PauseIsNotLookedAt) {
         return ctx.reply.ok();
     }
     // The reply waits until the requests that have begun are over (pause::P1).

@@ -55,7 +55,7 @@ pub struct Executor {
     /// None until the data is loaded.
     session: Option<Session>,
     shared: Arc<Shared>,
-    local: Thread,
+    thread: Thread,
     group: Group,
     /// The generation of the member's view, and the table of database 0, for which the shard
     /// channels were last checked.
@@ -71,7 +71,7 @@ impl Executor {
                 Some(store) => Some(session(&shared, store)?),
                 None => None,
             },
-            local: Thread::new(&shared, thread),
+            thread: Thread::new(&shared, thread),
             group: Group::new(TURN_TIME),
             channels_seen: (0, DROPPED),
             shared,
@@ -81,19 +81,19 @@ impl Executor {
     /// A round of the thread begins, with about so many turns, which share its time.
     pub fn begin_round(&mut self, turns: usize) {
         self.group.begin_round(turns);
-        self.local.scripts.begin_round();
+        self.thread.scripts.begin_round();
     }
 
     /// The clients of this thread that have subscriptions.
     #[inline]
     pub fn subscribers(&self) -> &Subscribers {
-        &self.local.subscribers
+        &self.thread.subscribers
     }
 
     /// Wakes the clients that wait for values which native clients have written or removed.
     pub fn wake_waiters(&mut self) {
         if let Some(session) = &mut self.session {
-            self.local
+            self.thread
                 .wake_waiters(&self.shared, session.notes().typed_writes());
         }
     }
@@ -103,10 +103,10 @@ impl Executor {
     /// stands in line for keys. Returns true if that has lasted long: `busy-reply-threshold`, 5 s
     /// if that is 0, or a second while scripts wait for a place.
     pub fn script_of(&mut self, client: &Client) -> Option<bool> {
-        let age = self.local.scripts.age(client.id())?;
-        let limit = match self.local.scripts.are_awaited() {
+        let age = self.thread.scripts.age(client.id())?;
+        let limit = match self.thread.scripts.are_awaited() {
             true => Duration::from_secs(1),
-            false => self.local.config(&self.shared).scripts.patience(),
+            false => self.thread.config(&self.shared).scripts.patience(),
         };
         Some(age > limit)
     }
@@ -114,10 +114,10 @@ impl Executor {
     /// Ends all subscriptions of a client of this thread, which is being closed, and drops its
     /// suspended scripts.
     pub fn end_subscriptions(&mut self, client: &mut Client) {
-        self.local.scripts.drop_of(&self.shared, client.id());
+        self.thread.scripts.drop_of(&self.shared, client.id());
         if let Some(subscriptions) = client.subscriptions_mut().take() {
             let (registry, slot) = (self.shared.pubsub(), client.record().slot);
-            self.local
+            self.thread
                 .subscribers
                 .remove_all(registry, slot, subscriptions);
             client.note_subscriptions();
@@ -142,8 +142,8 @@ impl Executor {
             return Vec::new();
         }
         self.channels_seen = now;
-        let mut channels = self.local.subscribers.names(Kind::Shard);
-        let view = Arc::clone(self.local.view_to_tell(member));
+        let mut channels = self.thread.subscribers.names(Kind::Shard);
+        let view = Arc::clone(self.thread.view_to_tell(member));
         let Some(session) = self.session() else {
             return Vec::new();
         };
@@ -155,14 +155,14 @@ impl Executor {
     /// Ends the subscription of a client to a shard channel that has left; returns the message for
     /// the client.
     pub fn end_left(&mut self, client: &mut Client, channel: &[u8]) -> Vec<u8> {
-        pubsub::end_left(&self.shared, &mut self.local, client, channel)
+        pubsub::end_left(&self.shared, &mut self.thread, client, channel)
     }
 
     /// The clients of this thread that wait for elements and must look again, in the order in which
     /// they were woken.
     #[inline]
     pub fn take_woken(&mut self) -> Vec<u64> {
-        self.local.take_woken()
+        self.thread.take_woken()
     }
 
     /// Gives up a waiting client's place in the queues of its keys, because it does not look now;
@@ -182,7 +182,7 @@ impl Executor {
         let Some(wait) = client.key_wait.get() else {
             return false;
         };
-        let view = self.local.view_to_tell(member);
+        let view = self.thread.view_to_tell(member);
         let mut places = wait.places.iter();
         places.any(|(place, since)| match view.route(wait.table, *place) {
             Route::Moved(_) | Route::NoTable => true,
@@ -225,7 +225,7 @@ impl Executor {
                 Some(store) => {
                     none.insert(session(&self.shared, store).expect("a session per thread"))
                 }
-                None => return batch::run_while_loading(&self.shared, &mut self.local, turns),
+                None => return batch::run_while_loading(&self.shared, &mut self.thread, turns),
             },
         };
         let mut position = Position::default();
@@ -233,11 +233,11 @@ impl Executor {
         loop {
             position = self
                 .group
-                .run(session, &self.shared, &mut self.local, turns, position);
+                .run(session, &self.shared, &mut self.thread, turns, position);
             let Some(turn) = turns.get_mut(position.turn) else {
                 break;
             };
-            if position.is_within_turn() && self.group.is_turn_over(session, &self.local) {
+            if position.is_within_turn() && self.group.is_turn_over(session, &self.thread) {
                 turn.state.halted = true;
             }
         }

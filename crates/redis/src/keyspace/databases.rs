@@ -120,7 +120,7 @@ fn flush(
         Access::NoStore => unreachable!("{} needs data", ctx.request.spec.name),
     }
     for table in tables(ctx) {
-        ctx.local.wake_table(ctx.shared, table); // readers of groups that are gone get an error
+        ctx.thread.wake_table(ctx.shared, table); // readers of groups that are gone get an error
     }
     Ok(())
 }
@@ -180,7 +180,7 @@ fn flush_served(
             "ERR a member of a cluster deletes its part of a table step by step, and so not inside MULTI",
         ));
     };
-    let now = Arc::clone(ctx.local.view_to_tell(member));
+    let now = Arc::clone(ctx.thread.view_to_tell(member));
     let begun = ctx.client.take_flushing();
     let goes_on = begun.is_some();
     let (start, at) = match begun {
@@ -223,7 +223,7 @@ fn flush_served(
         cursor = 0;
     }
     // A view changes before the tablet list that changes it counts as done: both are compared.
-    let now = ctx.local.view_to_tell(member);
+    let now = ctx.thread.view_to_tell(member);
     if now.tablets_version() != start.tablets_version() || !now.still_serves_all_of(&start) {
         return Err(Failure::Text(MOVED_MEANWHILE));
     }
@@ -248,7 +248,7 @@ fn flush_table(
     mut cursor: u64,
     steps: &mut usize,
 ) -> (Done, u64) {
-    let level = ctx.local.level_of_table(ctx.shared, table);
+    let level = ctx.thread.level_of_table(ctx.shared, table);
     let in_parts = ctx.client.parking.take_in_parts();
     let mut keys: Vec<(KeyHash, Box<[u8]>)> = Vec::new();
     loop {
@@ -286,7 +286,7 @@ fn flush_table(
 fn remove(ctx: &mut Context<'_>, member: &Membership, guard: &mut Guard<'_>, key: Key<'_>) -> Done {
     loop {
         // It does not matter which other member has the key.
-        match routing::one(ctx.local.view(member, guard), key, false) {
+        match routing::one(ctx.thread.view(member, guard), key, false) {
             Err(NotServed::NotNow(UNSERVED)) => return Err(Failure::Text(MOVED_MEANWHILE)),
             Err(_) => return Ok(()),
             Ok(()) => {}

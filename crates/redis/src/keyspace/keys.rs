@@ -225,7 +225,7 @@ fn transfer(ctx: &mut Context<'_>, access: Access<'_, '_>, target: &Target<'_>) 
             };
             let (from, to) = (guard.hash(ctx.arg(1)), guard.hash(target.key));
             if let Some(member) = ctx.shared.membership() {
-                let view = ctx.local.view(member, &mut guard);
+                let view = ctx.thread.view(member, &mut guard);
                 let has_tls = ctx.client.has_tls();
                 routing::find(view, has_tls, Some(&guard), ctx.table, &ctx.request)?;
             }
@@ -235,7 +235,7 @@ fn transfer(ctx: &mut Context<'_>, access: Access<'_, '_>, target: &Target<'_>) 
                 transfer_locked(ctx, guard, target, table, room)
             });
             // Both tables count: the stricter of their levels.
-            let other = ctx.local.level_of_table(ctx.shared, table);
+            let other = ctx.thread.level_of_table(ctx.shared, table);
             let level = ctx.level().max(other);
             ctx.client.wait.settle(&mut guard, level);
             done
@@ -384,7 +384,7 @@ const NO_IDLETIME: Failure = Failure::Text(
 /// Whether `OBJECT FREQ` may report reads: the policy of eviction counts them, and its name says
 /// so.
 fn is_lfu(ctx: &mut Context<'_>) -> bool {
-    let config = ctx.local.config(ctx.shared);
+    let config = ctx.thread.config(ctx.shared);
     (config.mode, config.policy) == (Mode::Cache, Policy::Lfu)
 }
 

@@ -70,7 +70,7 @@ pub(crate) fn note_walked(ctx: &mut Context<'_>, looked: usize, matching: usize)
     if !ctx.locked {
         return Ok(());
     }
-    let walked = ctx.local.exec.walk(looked + matching / MATCHING_PER_LOOK);
+    let walked = ctx.thread.exec.walk(looked + matching / MATCHING_PER_LOOK);
     match walked > LOOKS_IN_EXEC_MAX {
         true => Err(Failure::Text(
             "ERR KEYS, SCAN and RANDOMKEY look at 32768 keys at most in one transaction",
@@ -82,7 +82,7 @@ pub(crate) fn note_walked(ctx: &mut Context<'_>, looked: usize, matching: usize)
 pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let options = parse(ctx)?;
     let own = ServedKeys::of(ctx, guard);
-    let mut found = std::mem::take(&mut ctx.local.buffers.scratch);
+    let mut found = std::mem::take(&mut ctx.thread.buffers.scratch);
     found.clear();
     let mut keys = 0;
     let mut reply = Encoder::new(&mut found, ctx.client.protocol());
@@ -170,7 +170,7 @@ pub(crate) fn walk(
 fn give_back(ctx: &mut Context<'_>, mut buffer: Vec<u8>) {
     buffer.clear();
     buffer.shrink_to(64 * 1024);
-    ctx.local.buffers.scratch = buffer;
+    ctx.thread.buffers.scratch = buffer;
 }
 
 fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
@@ -211,7 +211,7 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     let goes_on = walk.cursor != 0;
     let in_parts = ctx.client.parking.take_in_parts();
     if !goes_on && walk.found.capacity() == 0 {
-        walk.found = std::mem::take(&mut ctx.local.buffers.scratch);
+        walk.found = std::mem::take(&mut ctx.thread.buffers.scratch);
         walk.found.clear();
     }
     let (mut looked, mut matching) = (0, 0);
@@ -278,7 +278,7 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     if !goes_on {
         walk.cursor = guard
             .walk()
-            .random_place(ctx.table, ctx.local.random().next_u64())?;
+            .random_place(ctx.table, ctx.thread.random().next_u64())?;
         walk.passes = 1;
     }
     let (mut looked, mut met) = (0, 0);
@@ -287,7 +287,7 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
         let shows = |object: Object<'_>| {
             if own.has(guard, object.key) {
                 met += 1;
-                if ctx.local.random().below(met) == 0 {
+                if ctx.thread.random().below(met) == 0 {
                     walk.found.clear();
                     walk.found.extend_from_slice(object.key);
                 }

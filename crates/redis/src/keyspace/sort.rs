@@ -224,7 +224,7 @@ fn warm(
     patterns: &[&[u8]],
     elements: &[Text<'_>],
 ) -> Done {
-    if !ctx.local.has_tier() || patterns.is_empty() {
+    if !ctx.thread.has_tier() || patterns.is_empty() {
         return Ok(());
     }
     let table = ctx.table;
@@ -633,7 +633,7 @@ pub(crate) fn lcs(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
             return Err(wrong);
         };
         let (a, b) = (a.unwrap_or_default(), b.unwrap_or_default());
-        ctx.local
+        ctx.thread
             .add_work((a.len() as u64 + 1) * b.len() as u64 / 2);
         let common = lcs::common(a, b);
         let common = common.ok_or_else(|| {

@@ -160,7 +160,7 @@ fn member<'s>(ctx: &Context<'s>) -> Result<&'s Membership, Failure> {
 
 fn known(ctx: &mut Context<'_>) -> Result<ClusterView, Failure> {
     let member = member(ctx)?;
-    let view = Arc::clone(ctx.local.view_to_tell(member));
+    let view = Arc::clone(ctx.thread.view_to_tell(member));
     let local = ctx.client.record().local;
     Ok(ClusterView {
         view,
@@ -471,7 +471,7 @@ fn walk(
     let mut walk = ctx.client.parking.take_walk(table);
     let (goes_on, in_parts, mut looked) = (walk.cursor != 0, ctx.client.parking.take_in_parts(), 0);
     let mut step = |ctx: &mut Context<'_>, guard: &mut Guard<'_>| {
-        let view = Arc::clone(ctx.local.view(member, guard));
+        let view = Arc::clone(ctx.thread.view(member, guard));
         let before = (walk.keys, walk.found.len());
         let mut room = ctx.reply.room_left();
         let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol(), &mut room);

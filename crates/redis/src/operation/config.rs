@@ -202,7 +202,7 @@ pub(crate) fn set(ctx: &mut Context<'_>) -> Done {
     }
     let failed = |error: ServerError| format!("CONFIG SET failed - {error}");
     if changes.iter().any(|(setting, _)| reads_files(setting)) {
-        if ctx.local.exec.runs() {
+        if ctx.thread.exec.runs() {
             let text = "ERR CONFIG SET of tls-* reads files, which a transaction does not wait for";
             return Err(Failure::Text(text));
         }

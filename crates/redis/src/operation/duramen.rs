@@ -76,7 +76,7 @@ pub(crate) fn read(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 /// Replies with the object of a key. With `is_part`, a collection becomes an error within a larger
 /// reply.
 fn read_one(ctx: &mut Context<'_>, guard: &Guard<'_>, key: Key<'_>, is_part: bool) -> Done {
-    let counters = ctx.local.counters(ctx.shared);
+    let counters = ctx.thread.counters(ctx.shared);
     match guard.read(key.table, key.hash, key.bytes)? {
         Some(object) => {
             counters.keyspace_hits.add(1);
@@ -479,7 +479,7 @@ pub(crate) fn table_drop(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done 
         Some(durability) => durability.store().begin_drop(table)?,
         None => ctx.shared.store().tables().drop(table)?,
     }
-    ctx.local.wake_table(ctx.shared, table); // waiting clients get an error
+    ctx.thread.wake_table(ctx.shared, table); // waiting clients get an error
     ctx.shared.tracking().all_changed(&ctx.shared.threads, None);
     databases::tables_changed(ctx.shared, ctx.client);
     ctx.reply.ok()
@@ -489,7 +489,7 @@ pub(crate) fn table_list(ctx: &mut Context<'_>) -> Done {
     let tables = databases::tables(ctx.shared);
     let levels: Vec<Level> = tables
         .iter()
-        .map(|table| ctx.local.level_of_table(ctx.shared, table.id))
+        .map(|table| ctx.thread.level_of_table(ctx.shared, table.id))
         .collect();
     ctx.settle_all();
     let mut reply = ctx.reply.encoder();

@@ -147,7 +147,7 @@ pub(crate) fn doctor(ctx: &mut Context<'_>) -> Done {
 
 /// The events of `LATENCY LATEST` in words, each with a remedy.
 fn diagnosis(ctx: &mut Context<'_>) -> String {
-    let from_ms = ctx.local.config(ctx.shared).slow.event_ms;
+    let from_ms = ctx.thread.config(ctx.shared).slow.event_ms;
     let recorded = recorded(ctx);
     if recorded.is_empty() && from_ms == 0 {
         return "Events are not recorded: CONFIG SET latency-monitor-threshold MILLISECONDS.\n"

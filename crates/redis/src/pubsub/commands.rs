@@ -76,7 +76,7 @@ fn shown(ctx: &Context<'_>, kind: Kind) -> usize {
 
 /// Writes the reply that a subscription began or ended. `name`: `None` if there was none to end.
 fn write_change(ctx: &mut Context<'_>, word: &str, name: Option<&[u8]>, count: usize) {
-    ctx.reply.set_confirms(!ctx.local.exec.runs());
+    ctx.reply.set_confirms(!ctx.thread.exec.runs());
     let mut reply = ctx.reply.encoder();
     reply.push(3);
     reply.bulk(word.as_bytes());
@@ -90,7 +90,7 @@ fn write_change(ctx: &mut Context<'_>, word: &str, name: Option<&[u8]>, count: u
 /// Yields if effects of the client's earlier requests must leave first (effects::E4). Must be
 /// called before anything is changed.
 pub(crate) fn effects_first(ctx: &Context<'_>) -> Done {
-    let waits = !ctx.local.exec.runs() && !ctx.client.effects.is_empty();
+    let waits = !ctx.thread.exec.runs() && !ctx.client.effects.is_empty();
     match waits && !has_bug(Bug::EffectsAreOvertaken) {
         true => Err(YIELDS),
         false => Ok(()),
@@ -115,7 +115,7 @@ fn subscribe_to(ctx: &mut Context<'_>, kind: Kind) -> Done {
         let subscriptions = ctx.client.subscriptions_mut().begin();
         if !subscriptions.has(kind, name) {
             let (registry, client) = (ctx.shared.pubsub(), (slot, &mut *subscriptions));
-            ctx.local.subscribers.add(registry, client, kind, name);
+            ctx.thread.subscribers.add(registry, client, kind, name);
             ctx.client.subscriptions_mut().note_change();
         }
         let count = shown(ctx, kind);
@@ -154,7 +154,7 @@ fn unsubscribe_from(ctx: &mut Context<'_>, kind: Kind) -> Done {
 /// subscription ended, and still wait for this thread, come before its reply (registry::P2).
 fn end_each<'n>(ctx: &mut Context<'_>, kind: Kind, names: impl Iterator<Item = &'n [u8]>) {
     let (slot, registry) = (ctx.client.record().slot, ctx.shared.pubsub());
-    ctx.reply.set_confirms(!ctx.local.exec.runs());
+    ctx.reply.set_confirms(!ctx.thread.exec.runs());
     let mut ends = Vec::new();
     for name in names {
         let ended = ctx
@@ -163,7 +163,7 @@ fn end_each<'n>(ctx: &mut Context<'_>, kind: Kind, names: impl Iterator<Item = &
             .get_mut()
             .and_then(|subscriptions| {
                 let client = (slot, &mut *subscriptions);
-                ctx.local.subscribers.remove(registry, client, kind, name)
+                ctx.thread.subscribers.remove(registry, client, kind, name)
             });
         if ended.is_some() {
             ctx.client.subscriptions_mut().note_change();
@@ -225,7 +225,7 @@ fn waiting_messages(
 /// message for the client.
 pub(crate) fn end_left(
     shared: &Shared,
-    local: &mut Thread,
+    thread: &mut Thread,
     client: &mut Client,
     channel: &[u8],
 ) -> Vec<u8> {
@@ -234,7 +234,7 @@ pub(crate) fn end_left(
         return told;
     };
     let who = (slot, &mut *subscriptions);
-    local
+    thread
         .subscribers
         .remove(shared.pubsub(), who, Kind::Shard, channel);
     let count = subscriptions.shown(Kind::Shard);
@@ -261,7 +261,7 @@ pub(crate) fn end_all(ctx: &mut Context<'_>) {
     let slot = ctx.client.record().slot;
     if let Some(subscriptions) = ctx.client.subscriptions_mut().take() {
         let registry = ctx.shared.pubsub();
-        ctx.local
+        ctx.thread
             .subscribers
             .remove_all(registry, slot, subscriptions);
         ctx.client.subscriptions_mut().note_change();
@@ -278,7 +278,7 @@ pub(crate) fn psubscribe(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(crate) fn ssubscribe(ctx: &mut Context<'_>) -> Done {
-    if ctx.local.exec.runs() {
+    if ctx.thread.exec.runs() {
         return Err(Failure::Text(
             "ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client",
         ));

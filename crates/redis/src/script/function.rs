@@ -170,10 +170,10 @@ fn load_all(
     texts: impl FnOnce(&Context<'_>) -> Result<Vec<LibraryText>, Failure>,
 ) -> Result<Vec<Library>, Failure> {
     let (client, bytes_max) = (ctx.client.id(), script_run::memory(ctx));
-    if !ctx.local.scripts.may_go_on(client, bytes_max) {
+    if !ctx.thread.scripts.may_go_on(client, bytes_max) {
         return Err(YIELDS); // interpreters::S4
     }
-    let mut load = match ctx.local.scripts.loads.remove(&client) {
+    let mut load = match ctx.thread.scripts.loads.remove(&client) {
         Some(load) => load,
         None => {
             let texts: VecDeque<_> = texts(ctx)?.into_iter().map(Arc::new).collect();
@@ -189,20 +189,20 @@ fn load_all(
     let done = load_in_slice(ctx, &mut load);
     if done.as_ref().is_err_and(Failure::yields) {
         if let Some(Event::Slice { memory_bytes }) = load.event {
-            ctx.local.scripts.keep(client, memory_bytes);
+            ctx.thread.scripts.keep(client, memory_bytes);
         }
-        ctx.local.scripts.loads.insert(client, load);
+        ctx.thread.scripts.loads.insert(client, load);
         return Err(YIELDS);
     }
     let Load {
         machine, loaded, ..
     } = *load;
-    ctx.local.scripts.give_back(ctx.shared, machine);
+    ctx.thread.scripts.give_back(ctx.shared, machine);
     done.map(|()| loaded)
 }
 
 fn load_in_slice(ctx: &mut Context<'_>, load: &mut Load) -> Done {
-    let scripts = &ctx.local.scripts;
+    let scripts = &ctx.thread.scripts;
     let slice = scripts.share(scripts.slice(), SLICE_MIN);
     let began = Instant::now();
     while let Some(text) = load.texts.front() {

@@ -19,23 +19,23 @@ pub(crate) struct Outside {
 
 impl Outside {
     pub(crate) fn enter(ctx: &mut Context<'_>, running: &Running) -> Outside {
-        let memory = ctx.local.config(ctx.shared).scripts.memory_bytes;
+        let memory = ctx.thread.config(ctx.shared).scripts.memory_bytes;
         let outside = Outside {
             db: ctx.client.db(),
             protocol: ctx.client.protocol(),
             table: ctx.table,
-            in_exec: ctx.local.exec.runs(),
-            exec_dbs: ctx.local.exec.dbs().copied(),
-            begun: ctx.local.timing.meter().begin_inner(),
+            in_exec: ctx.thread.exec.runs(),
+            exec_dbs: ctx.thread.exec.dbs().copied(),
+            begun: ctx.thread.timing.meter().begin_inner(),
             room_bytes_max: ctx.reply.bytes_max(),
         };
         // An interpreter could not hold a longer reply.
         ctx.reply.set_bytes_max(outside.room_bytes_max.min(memory));
         ctx.client.select(running.db);
-        ctx.local.exec.set_runs(true);
+        ctx.thread.exec.set_runs(true);
         if outside.exec_dbs.is_none() {
-            ctx.local.exec.begin_walks();
-            ctx.local.exec.set_dbs(Some(running.tables)); // script::run::L4
+            ctx.thread.exec.begin_walks();
+            ctx.thread.exec.set_dbs(Some(running.tables)); // script::run::L4
         }
         outside
     }
@@ -44,10 +44,10 @@ impl Outside {
         ctx.client.select(self.db);
         ctx.client.reply_in(self.protocol);
         ctx.table = self.table;
-        ctx.local.exec.set_runs(self.in_exec);
-        ctx.local.exec.set_dbs(self.exec_dbs);
+        ctx.thread.exec.set_runs(self.in_exec);
+        ctx.thread.exec.set_dbs(self.exec_dbs);
         ctx.reply.set_bytes_max(self.room_bytes_max);
-        ctx.local
+        ctx.thread
             .timing
             .meter()
             .end_inner(ctx.request.spec.number, self.begun);

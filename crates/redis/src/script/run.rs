@@ -82,24 +82,24 @@ pub(crate) fn compile_error(
 ) -> Result<Option<String>, Failure> {
     let mut machine = machine(ctx)?;
     let error = machine.compile_error(script);
-    ctx.local.scripts.give_back(ctx.shared, machine);
+    ctx.thread.scripts.give_back(ctx.shared, machine);
     Ok(error)
 }
 
 /// Maximum memory of one script, and of its writes, in bytes (`script-memory`).
 pub(crate) fn memory(ctx: &mut Context<'_>) -> usize {
-    ctx.local.config(ctx.shared).scripts.memory_bytes
+    ctx.thread.config(ctx.shared).scripts.memory_bytes
 }
 
 /// Whether a script has run longer than `busy-reply-threshold`.
 fn is_busy(ctx: &mut Context<'_>, running: &Running) -> bool {
-    let limit = ctx.local.config(ctx.shared).scripts.busy_time();
+    let limit = ctx.thread.config(ctx.shared).scripts.busy_time();
     limit.is_some_and(|limit| running.started.elapsed() > limit)
 }
 
 pub(crate) fn machine(ctx: &mut Context<'_>) -> Result<Interpreter, Failure> {
     let limits = limits(memory(ctx));
-    let machine = ctx.local.scripts.machine(ctx.shared, limits);
+    let machine = ctx.thread.scripts.machine(ctx.shared, limits);
     machine.ok_or(Failure::Text(
         "OOM no memory for another interpreter of scripts",
     ))
@@ -212,7 +212,7 @@ fn end_run(ctx: &mut Context<'_>, running: &mut Running) {
     running.effects = Default::default();
     (running.machine_bytes, running.job_bytes) = (0, 0);
     if let Some(machine) = running.machine.take() {
-        ctx.local.scripts.give_back(ctx.shared, machine);
+        ctx.thread.scripts.give_back(ctx.shared, machine);
     }
 }
 
@@ -226,10 +226,10 @@ fn running_of(
 ) -> Result<(Box<Running>, Duration), Failure> {
     let (client, bytes_max) = (ctx.client.id(), memory(ctx));
     let reserved = match ctx.shared.commands.is_reserving(client) {
-        true => Some(ctx.local.scripts.reserved_slice().ok_or(YIELDS)?),
+        true => Some(ctx.thread.scripts.reserved_slice().ok_or(YIELDS)?),
         false => None,
     };
-    let scripts = &mut ctx.local.scripts;
+    let scripts = &mut ctx.thread.scripts;
     if scripts.has(client) && reserved.is_none() && !scripts.may_go_on(client, bytes_max) {
         return Err(YIELDS);
     }
@@ -244,7 +244,7 @@ fn running_of(
             give_up(ctx, running);
             return Err(killed_text(call.program).into());
         }
-        let mut slice = reserved.unwrap_or(ctx.local.scripts.slice());
+        let mut slice = reserved.unwrap_or(ctx.thread.scripts.slice());
         (running.began, running.shown) = (Instant::now(), Instant::now());
         if running.machine.is_none() {
             match begin_run(ctx, call, &mut running, slice) {
@@ -257,8 +257,8 @@ fn running_of(
         }
         return Ok((running, slice));
     }
-    let busy = ctx.local.config(ctx.shared).scripts.patience();
-    match ctx.local.scripts.entry(client, bytes_max, busy) {
+    let busy = ctx.thread.config(ctx.shared).scripts.patience();
+    match ctx.thread.scripts.entry(client, bytes_max, busy) {
         _ if reserved.is_some() => {}
         Entry::Runs => {}
         Entry::Waits => return Err(YIELDS),
@@ -270,14 +270,14 @@ fn running_of(
     if call.flags.declared {
         check_flags(ctx, &session.pin(), call.flags, by_ro)?;
     }
-    let slice = reserved.unwrap_or(ctx.local.scripts.first_slice());
+    let slice = reserved.unwrap_or(ctx.thread.scripts.first_slice());
     begin(ctx, call, slice)
 }
 
 /// Whether the script must not run now, because another one has reserved the keys that it declares,
 /// or because the script stands in line already.
 fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, call: &Call<'_>) -> bool {
-    let is_killed = ctx.local.scripts.is_killed(ctx.client.id());
+    let is_killed = ctx.thread.scripts.is_killed(ctx.client.id());
     if is_killed || !drafted::may_stand_in_line(ctx, !call.read_only) {
         return false;
     }
@@ -295,10 +295,10 @@ fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, call: &Call<'_>)
 /// changes its keys, so the run would be in vain, and scripts in line must take no memory.
 fn drop_run(ctx: &mut Context<'_>) -> Done {
     let client = ctx.client.id();
-    if !ctx.local.scripts.has_run(client) {
+    if !ctx.thread.scripts.has_run(client) {
         return Ok(());
     }
-    let Some(mut running) = ctx.local.scripts.take(client) else {
+    let Some(mut running) = ctx.thread.scripts.take(client) else {
         return Ok(());
     };
     end_run(ctx, &mut running);
@@ -307,7 +307,7 @@ fn drop_run(ctx: &mut Context<'_>) -> Done {
         give_up(ctx, running);
         return Err(failure);
     }
-    ctx.local.scripts.suspend(client, running);
+    ctx.thread.scripts.suspend(client, running);
     Ok(())
 }
 
@@ -335,7 +335,7 @@ fn run_by_itself(
     let (running, slice) = running_of(ctx, session, call, by_ro)?;
     let done = run_to_its_end(ctx, session, call, running, slice, effects);
     if ctx.shared.commands.is_reserving(client) {
-        ctx.local.scripts.ran_reserved(began.elapsed());
+        ctx.thread.scripts.ran_reserved(began.elapsed());
     }
     done
 }
@@ -392,7 +392,7 @@ fn run_to_its_end(
             }
             Err(failure) => break Err(failure),
         }
-        let scripts = &ctx.local.scripts;
+        let scripts = &ctx.thread.scripts;
         slice = match ctx.shared.commands.is_reserving(ctx.client.id()) {
             true => {
                 let left = scripts.reserved_slice().unwrap_or_default();
@@ -416,10 +416,10 @@ fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) ->
     let has_run = running.machine.is_some();
     let is_new = has_run && running.ran.is_zero() && !ctx.shared.commands.is_reserving(client);
     running.ran += running.began.elapsed();
-    if is_new && !ctx.local.scripts.has_place(client, bytes_max) {
+    if is_new && !ctx.thread.scripts.has_place(client, bytes_max) {
         // There is no place for it (interpreters::S2), and nothing of it is done.
         give_up(ctx, running);
-        ctx.local.scripts.wait(client);
+        ctx.thread.scripts.wait(client);
         return Err(YIELDS);
     }
     if running.long.is_none() {
@@ -429,7 +429,7 @@ fn suspend(ctx: &mut Context<'_>, call: &Call<'_>, mut running: Box<Running>) ->
     }
     report(ctx, call, &mut running);
     running.shown = Instant::now();
-    ctx.local.scripts.suspend(client, running);
+    ctx.thread.scripts.suspend(client, running);
     Err(YIELDS)
 }
 
@@ -523,8 +523,8 @@ fn answer(ctx: &mut Context<'_>, outcome: &Outcome) {
     if outcome.reply.first() == Some(&b'-') {
         let text = String::from_utf8_lossy(outcome.reply.get(1..).unwrap_or_default());
         // Error replies of its commands were counted when it ran them.
-        ctx.local.note_error_of_script(ctx.shared, text.trim_end());
-        let command = ctx.local.command(ctx.shared, ctx.request.spec.number);
+        ctx.thread.note_error_of_script(ctx.shared, text.trim_end());
+        let command = ctx.thread.command(ctx.shared, ctx.request.spec.number);
         command.failed.add(1);
     }
     ctx.reply.append(&outcome.reply);
@@ -540,7 +540,7 @@ fn commit(
     let holds = drafted::commit(ctx, guard, draft, list, &[], |_, _, _| Ok(true))?;
     if holds && !draft.is_empty() {
         let level = draft.changed_tables().fold(ctx.level(), |level, table| {
-            level.max(ctx.local.level_of_table(ctx.shared, table))
+            level.max(ctx.thread.level_of_table(ctx.shared, table))
         });
         if guard.order().has_position() {
             ctx.client.wait.settle(guard, level.max(Level::Memory));
@@ -623,7 +623,7 @@ fn command(
     texts: &Arguments,
     resp3: bool,
 ) -> Result<Called, Failure> {
-    let mut tables = std::mem::take(&mut ctx.local.scripts.command);
+    let mut tables = std::mem::take(&mut ctx.thread.scripts.command);
     let called = match tables.requests.push_slices(texts.iter()) {
         true => command_in(ctx, guard, call, &mut tables, resp3),
         false => Ok(Called::Replied(error("ERR the arguments are too long"))),
@@ -631,7 +631,7 @@ fn command(
     tables.requests.clear();
     tables.hashes.clear();
     tables.hashes.shrink_to(GROUP_KEYS);
-    ctx.local.scripts.command = tables;
+    ctx.thread.scripts.command = tables;
     called
 }
 
@@ -650,7 +650,7 @@ fn command_in(
         Err(text) => return Ok(Called::Replied(error(text))),
     };
     if let Some(db) = places::named(spec.names, &args).into_iter().find(|db| {
-        ctx.local
+        ctx.thread
             .exec
             .dbs()
             .is_some_and(|dbs| dbs[usize::from(*db)].is_none())
@@ -660,7 +660,7 @@ fn command_in(
     }
     ctx.table = match ctx.client.db() {
         Db::Number(db) => {
-            let dbs = ctx.local.exec.dbs().copied().unwrap_or_default();
+            let dbs = ctx.thread.exec.dbs().copied().unwrap_or_default();
             dbs[usize::from(db)].unwrap_or(DROPPED)
         }
         Db::Table(table) => table,
@@ -688,7 +688,7 @@ fn command_in(
         client: &mut *ctx.client,
         turn: &mut *ctx.turn,
         shared: ctx.shared,
-        local: &mut *ctx.local,
+        thread: &mut *ctx.thread,
         table,
         locked: true,
     };
@@ -748,7 +748,7 @@ fn admit(
         ctx.shared.figures.refusals().note_if_full("OOM", text);
         return Ok(Err(text.to_owned()));
     }
-    if spec.is_audited(ctx.local.audited()) {
+    if spec.is_audited(ctx.thread.audited()) {
         audit::record(ctx.shared, ctx.client, spec, args, Audited::Allowed);
     }
     match place(ctx, guard, request) {
@@ -769,11 +769,11 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
         true => ALONE_MAX,
         false => IN_ONE_GO_MAX,
     };
-    if ctx.local.exec.scripts_took() >= took_max {
+    if ctx.thread.exec.scripts_took() >= took_max {
         return Err(Abandoned::Failed(TOO_LONG_IN_EXEC.into()).into());
     }
-    let (started, before) = (clock::thread_time(), ctx.local.exec.scripts_took());
-    let slice = ctx.local.scripts.first_slice();
+    let (started, before) = (clock::thread_time(), ctx.thread.exec.scripts_took());
+    let slice = ctx.thread.scripts.first_slice();
     let (mut running, _) = begin(ctx, call, slice)?;
     let ended = loop {
         match drive(ctx, guard, call, &mut running, slice) {
@@ -792,7 +792,7 @@ fn run_in_exec(ctx: &mut Context<'_>, guard: &mut Guard<'_>, call: &Call<'_>) ->
         }
     };
     end_run(ctx, &mut running);
-    ctx.local
+    ctx.thread
         .exec
         .set_scripts_took(before + clock::thread_time() - started);
     answer(ctx, &ended?);

@@ -310,7 +310,7 @@ pub(crate) fn trackinginfo(ctx: &mut Context<'_>) -> Done {
 }
 
 fn tracking_limits(ctx: &mut Context<'_>) -> Limits {
-    let config = ctx.local.config(ctx.shared);
+    let config = ctx.thread.config(ctx.shared);
     Limits::new(config.tracked_keys_max, config.memory_bytes)
 }
 

@@ -31,7 +31,7 @@ fn multi(ctx: &mut Context<'_>) -> Done {
     if ctx.client.in_multi() {
         return Err(Failure::Text("ERR MULTI calls can not be nested"));
     }
-    ctx.client.begin_transaction(ctx.local.spare().begin());
+    ctx.client.begin_transaction(ctx.thread.spare().begin());
     ctx.reply.ok()
 }
 

@@ -183,10 +183,10 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
         }
         let began = Instant::now();
         let needs = prepare(ctx.commands, ctx.shared, ctx.client, &transaction)?;
-        ctx.local.exec.suspend(transaction.run.take());
+        ctx.thread.exec.suspend(transaction.run.take());
         let ran = run_pinned(ctx, session, &transaction, &watched, needs);
-        ctx.local.exec.set_dbs(None);
-        transaction.run = ctx.local.exec.take_suspended();
+        ctx.thread.exec.set_dbs(None);
+        transaction.run = ctx.thread.exec.take_suspended();
         transaction.ran += began.elapsed();
         attempts += 1;
         let done = match ran {
@@ -224,7 +224,7 @@ fn run_queue(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
         // Nothing was done: EXEC is presented again, and continues from here.
         ctx.client.resume_transaction(transaction, watched);
     } else {
-        ctx.local.spare().end(transaction);
+        ctx.thread.spare().end(transaction);
     }
     done.map_err(discarded)
 }
@@ -333,13 +333,13 @@ fn run(
 ) -> Result<Ran, Failure> {
     let began = Instant::now();
     // The tables are noted under the guard: none of them is dropped before the guard ends.
-    ctx.local.exec.set_dbs(Some(ctx.shared.commands.tables()));
-    ctx.table = table_of(ctx.client, ctx.local);
+    ctx.thread.exec.set_dbs(Some(ctx.shared.commands.tables()));
+    ctx.table = table_of(ctx.client, ctx.thread);
     let view = ctx.view(guard);
     let has_tls = ctx.client.has_tls();
     let mut search = view.as_deref().map(|view| RouteSearch::new(view, has_tls));
-    let mut steps = ctx.local.spare().take_steps();
-    let mut locks = std::mem::take(&mut ctx.local.buffers.locks);
+    let mut steps = ctx.thread.spare().take_steps();
+    let mut locks = std::mem::take(&mut ctx.thread.buffers.locks);
     let own;
     let hashes = match transaction.hashes() {
         Some(hashes) => hashes,
@@ -390,8 +390,8 @@ fn run(
     });
     locks.clear();
     locks.shrink_to(KEYS_KEPT);
-    ctx.local.buffers.locks = locks;
-    ctx.local.spare().keep_steps(steps);
+    ctx.thread.buffers.locks = locks;
+    ctx.thread.spare().keep_steps(steps);
     done
 }
 
@@ -488,7 +488,7 @@ fn levels(ctx: &mut Context<'_>, locks: &[KeyPlace], queue: Queue<'_>) -> Level 
     for table in of_steps.flatten().chain(of_locks) {
         if table != last {
             last = table;
-            level = level.max(ctx.local.level_of_table(ctx.shared, last));
+            level = level.max(ctx.thread.level_of_table(ctx.shared, last));
         }
     }
     if queue.transaction.has(flag::SEVERAL_TABLES) {
@@ -527,7 +527,7 @@ fn plan(
     };
     // SWAPDB exchanges databases for the steps after it. A member of a cluster has one database.
     let selects = transaction.names_dbs && ctx.shared.membership().is_none();
-    let mut dbs = ctx.local.exec.dbs().copied().filter(|_| selects);
+    let mut dbs = ctx.thread.exec.dbs().copied().filter(|_| selects);
     let mut first = 0;
     for Request { spec, args, .. } in transaction.requests(ctx.commands) {
         let named = dbs.map_or_else(Vec::new, |_| databases::named(spec.names, &args));
@@ -724,7 +724,7 @@ fn room_of(ctx: &Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, may_stop: boo
 /// (cold::C1). Entries that leave memory later, while room is sought, are read again
 /// (engine::room::R5).
 fn warm(ctx: &mut Context<'_>, guard: &Guard<'_>, queue: Queue<'_>, watched: &Watches) -> Done {
-    if !ctx.local.has_tier() {
+    if !ctx.thread.has_tier() {
         return Ok(());
     }
     let declared = (0..queue.steps.len()).flat_map(|n| queue.data_of(n));

@@ -44,7 +44,7 @@ impl Slice {
             from,
             stops,
             ends: Instant::now() + time,
-            work: guard.pin().work().met_bytes() + ctx.local.work(),
+            work: guard.pin().work().met_bytes() + ctx.thread.work(),
             looked_at: from,
         }
     }
@@ -63,7 +63,7 @@ impl Slice {
         if self.stops == Stops::Never || n == self.from {
             return false;
         }
-        let work = guard.pin().work().met_bytes() + ctx.local.work();
+        let work = guard.pin().work().met_bytes() + ctx.thread.work();
         let is_due = self.stops == Stops::Anywhere
             || work - self.work >= LOOK_EVERY_BYTES
             || n - self.looked_at >= LOOK_EVERY_STEPS;

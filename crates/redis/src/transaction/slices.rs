@@ -72,7 +72,7 @@ pub(super) fn waits(
     if stands_in_line(ctx, session, transaction) {
         if transaction.run.take().is_some() {
             // The suspended run is dropped, as that of a script is (drafted).
-            ctx.local.scripts.keep_nothing(client);
+            ctx.thread.scripts.keep_nothing(client);
             transaction
                 .conflicts
                 .lose(std::mem::take(&mut transaction.ran));
@@ -81,7 +81,7 @@ pub(super) fn waits(
         return Ok(true);
     }
     let is_reserving = ctx.shared.commands.is_reserving(client);
-    let may_go_on = is_reserving || ctx.local.scripts.may_go_on(client, bytes_max);
+    let may_go_on = is_reserving || ctx.thread.scripts.may_go_on(client, bytes_max);
     let acts = transaction.acts || transaction.has(flag::WHOLE);
     if transaction.is_drafted() && !acts && transaction.run.is_none() {
         // Without memory to be suspended it runs in one go (S1): so no short queue waits.
@@ -111,8 +111,8 @@ fn stands_in_line(ctx: &mut Context<'_>, session: &mut Session, transaction: &Tr
 
 /// The suspended run of this EXEC, unless it must begin again (S2); else a new one.
 fn run_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Box<ExecRun> {
-    let tables = ctx.local.exec.dbs().copied().unwrap_or_default();
-    if let Some(run) = ctx.local.exec.take_suspended() {
+    let tables = ctx.thread.exec.dbs().copied().unwrap_or_default();
+    if let Some(run) = ctx.thread.exec.take_suspended() {
         let is_same_user = match (&run.user, ctx.client.login().user()) {
             (Some(before), Some(now)) => before.print() == now.print(),
             (before, now) => before.is_some() == now.is_some(),
@@ -163,12 +163,12 @@ pub(super) fn run(
         true => Stops::Anywhere,
         false => Stops::Never,
     };
-    let time = ctx.local.scripts.share(SLICE, SLICE_MIN);
+    let time = ctx.thread.scripts.share(SLICE, SLICE_MIN);
     let slice = Slice::new(from, stops, time.max(planning), ctx, guard);
     guard.begin_draft(std::mem::replace(&mut run.draft, Box::new(Draft::new(0))));
-    ctx.local.exec.set_scripts_took(run.scripts_took);
+    ctx.thread.exec.set_scripts_took(run.scripts_took);
     let ended = run_steps(ctx, guard, queue, false, slice);
-    run.scripts_took = ctx.local.exec.scripts_took();
+    run.scripts_took = ctx.thread.exec.scripts_took();
     let draft = guard.end_draft();
     let start = before.len();
     let reply = ctx.reply.replace(before);
@@ -181,12 +181,12 @@ pub(super) fn run(
         run.effects = ctx.client.effects.split_off(effects);
         run.db = ctx.client.select(db);
         let bytes = run.draft.bytes() + run.reply.capacity() + run.effects.bytes();
-        ctx.local.scripts.keep(ctx.client.id(), bytes);
-        ctx.local.exec.suspend(Some(run));
+        ctx.thread.scripts.keep(ctx.client.id(), bytes);
+        ctx.thread.exec.suspend(Some(run));
         return Ok(Drafted::Part);
     }
-    if ctx.local.scripts.keeps(ctx.client.id()) {
-        ctx.local.scripts.keep(ctx.client.id(), 0);
+    if ctx.thread.scripts.keeps(ctx.client.id()) {
+        ctx.thread.scripts.keep(ctx.client.id(), 0);
     }
     match start {
         0 => drop(ctx.reply.replace(reply)),

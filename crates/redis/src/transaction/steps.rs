@@ -25,14 +25,14 @@ use std::time::Duration;
 const REPORTS_IN_EXEC_MAX: Duration = Duration::from_millis(10);
 
 /// The table behind a database while this EXEC runs.
-fn in_exec(local: &Thread, db: u8) -> Option<TableId> {
-    *local.exec.dbs()?.get(usize::from(db))?
+fn in_exec(thread: &Thread, db: u8) -> Option<TableId> {
+    *thread.exec.dbs()?.get(usize::from(db))?
 }
 
 /// As [`Client::table`], while this EXEC runs.
-pub(super) fn table_of(client: &Client, local: &Thread) -> TableId {
+pub(super) fn table_of(client: &Client, thread: &Thread) -> TableId {
     match client.db() {
-        Db::Number(db) => in_exec(local, db).unwrap_or(DROPPED),
+        Db::Number(db) => in_exec(thread, db).unwrap_or(DROPPED),
         Db::Table(table) => table,
     }
 }
@@ -40,7 +40,7 @@ pub(super) fn table_of(client: &Client, local: &Thread) -> TableId {
 /// Shows a step to monitors and to the audit log.
 fn show(ctx: &Context<'_>, request: &Request<'_>) {
     let (spec, args) = (request.spec, &request.args);
-    if spec.is_audited(ctx.local.audited()) {
+    if spec.is_audited(ctx.thread.audited()) {
         let (shared, client) = (ctx.shared, &*ctx.client);
         audit::record(shared, client, spec, args, Outcome::Allowed);
     }
@@ -90,10 +90,10 @@ pub(super) fn run_steps(
     if slice.from == 0 {
         ctx.reply.encoder().array(queue.steps.len());
     }
-    ctx.local.exec.set_runs(true);
-    ctx.local.exec.begin_walks();
+    ctx.thread.exec.set_runs(true);
+    ctx.thread.exec.begin_walks();
     let mut taken = Duration::ZERO;
-    let begun = ctx.local.timing.meter().begin_inner();
+    let begun = ctx.thread.timing.meter().begin_inner();
     let mut next = queue.steps.len();
     let mut ended = Ok(());
     for (n, step) in queue.steps.iter().enumerate().skip(slice.from) {
@@ -107,9 +107,9 @@ pub(super) fn run_steps(
             continue; // no client will see its reply
         }
         if alone {
-            ctx.local.exec.set_dbs(Some(ctx.shared.commands.tables())); // SWAPDB may have run before
+            ctx.thread.exec.set_dbs(Some(ctx.shared.commands.tables())); // SWAPDB may have run before
         }
-        let table = table_of(ctx.client, ctx.local);
+        let table = table_of(ctx.client, ctx.thread);
         let Some(permit) = acl::permit_queued(ctx, &request, table) else {
             continue;
         };
@@ -128,7 +128,7 @@ pub(super) fn run_steps(
             client: &mut *ctx.client,
             turn: &mut *ctx.turn,
             shared: ctx.shared,
-            local: &mut *ctx.local,
+            thread: &mut *ctx.thread,
             table,
             locked: true,
         };
@@ -139,13 +139,13 @@ pub(super) fn run_steps(
         // The remaining steps run only for their effects (`run::overflowed`).
         ctx.reply.end_if_exceeded(start);
     }
-    ctx.local.exec.set_runs(false);
-    ctx.local
+    ctx.thread.exec.set_runs(false);
+    ctx.thread
         .timing
         .meter()
         .end_inner(ctx.request.spec.number, begun);
     // Every step counted itself; the group counts EXEC itself.
-    ctx.local
+    ctx.thread
         .counters(ctx.shared)
         .commands
         .add((next - slice.from) as u64);

@@ -160,7 +160,7 @@ pub(crate) fn take_or_wait(
                 return Err(failure);
             }
         }
-        if ctx.local.exec.runs() || deadline_ms > 0 && clock::now_ms() >= deadline_ms {
+        if ctx.thread.exec.runs() || deadline_ms > 0 && clock::now_ms() >= deadline_ms {
             ctx.client.end_key_wait(ctx.shared, false);
             (wait.late)(ctx);
             return Ok(());
@@ -200,7 +200,7 @@ fn begin_look(ctx: &mut Context<'_>) -> Option<u8> {
 /// Called when the request has failed or is shown again, and so has not looked at everything. Its
 /// wait goes on, and may be ended, even if it has entered no queue yet.
 fn put_off(ctx: &mut Context<'_>, failure: &Failure, deadline_ms: u64) {
-    let is_first = !ctx.client.key_wait.waits() && !ctx.local.exec.runs();
+    let is_first = !ctx.client.key_wait.waits() && !ctx.thread.exec.runs();
     if is_first && failure.yields() {
         ctx.client.key_wait.begin(KeyWait {
             deadline_ms,
@@ -235,7 +235,7 @@ fn wait_keys(ctx: &Context<'_>, wait: &WaitFor) -> Vec<WaitKey> {
 /// Whether elements may be taken, for each key (waiters::W4). As in Redis, elements that EXEC finds
 /// under a key may be taken, because they were not offered to waiters yet.
 fn may_take(ctx: &Context<'_>, keys: &[WaitKey]) -> Vec<bool> {
-    if ctx.local.exec.runs() {
+    if ctx.thread.exec.runs() {
         return Vec::new();
     }
     let ticket = ctx.client.key_wait.get().and_then(|known| known.ticket);
@@ -273,7 +273,7 @@ fn note_place(ctx: &mut Context<'_>) {
         return;
     }
     // The view must be the one of the look, not a newer one.
-    let view = ctx.local.last_view();
+    let view = ctx.thread.last_view();
     let places = ctx.request.keys(ctx.table).map(|key| {
         let route = key.hash.route(key.bytes);
         (route, view.serves_since(key.table, route))
@@ -321,7 +321,7 @@ fn move_item(
     to: End,
     timeout: &[u8],
 ) -> Done {
-    let in_exec = ctx.local.exec.runs();
+    let in_exec = ctx.thread.exec.runs();
     let wait = WaitFor {
         kind: Type::List,
         first_key_alone: true,

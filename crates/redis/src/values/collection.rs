@@ -110,7 +110,7 @@ pub(crate) fn read<'g>(
 ) -> Result<Option<&'g [u8]>, Failure> {
     let key = ctx.key();
     let found = guard.read(key.table, key.hash, key.bytes)?;
-    let counters = ctx.local.counters(ctx.shared);
+    let counters = ctx.thread.counters(ctx.shared);
     match found {
         Some(_) => counters.keyspace_hits.add(1),
         None => {
@@ -385,7 +385,7 @@ pub(crate) fn change_first(
 /// shown again. For other commands this is known before they run.
 fn is_put_off(ctx: &mut Context<'_>, key: &[u8]) -> bool {
     if !ctx.shared.commands.has_reserved()
-        || ctx.local.exec.runs()
+        || ctx.thread.exec.runs()
         || !ctx.request.spec.has(flag::TAKES_FIRST)
     {
         return false;
@@ -541,7 +541,7 @@ pub(crate) fn random_places(ctx: &mut Context<'_>, len: usize, number: usize) ->
     if len == 0 {
         return Vec::new();
     }
-    let random = ctx.local.random();
+    let random = ctx.thread.random();
     if number == 1 {
         return vec![random.index(len)];
     }
@@ -584,7 +584,7 @@ pub(crate) fn write_random<E>(
     let (goes_on, before) = (walk.keys > 0, walk.found.len());
     let mut room = ctx.reply.room_left();
     while walk.keys < number {
-        if let Some(element) = ctx.local.random().pick(elements) {
+        if let Some(element) = ctx.thread.random().pick(elements) {
             let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol(), &mut room);
             write(&mut reply, element);
         }

@@ -48,8 +48,8 @@ pub(crate) struct Part {
 impl Part {
     /// Begins a part: what is done already, and its clock.
     pub(crate) fn begin(ctx: &mut Context<'_>) -> (Progress, Part) {
-        let known = ctx.local.take_progress();
-        let time = ctx.local.scripts.share(PART, PART_MIN);
+        let known = ctx.thread.take_progress();
+        let time = ctx.thread.scripts.share(PART, PART_MIN);
         let part = Part::of(known.as_ref(), time);
         (known.unwrap_or_default(), part)
     }
@@ -73,7 +73,7 @@ pub(crate) fn end_part(
     done: usize,
     result: Vec<u8>,
 ) -> Failure {
-    ctx.local.keep_progress(Some(Progress {
+    ctx.thread.keep_progress(Some(Progress {
         done,
         result,
         ..progress
@@ -147,7 +147,7 @@ pub(crate) fn computed_at_once(
     }
     let keys: Vec<_> = ctx.request.keys(ctx.table).collect();
     let (client, bytes_max) = (ctx.client.id(), bytes_max(ctx));
-    if ctx.local.scripts.keeps(client) && !ctx.local.scripts.may_go_on(client, bytes_max) {
+    if ctx.thread.scripts.keeps(client) && !ctx.thread.scripts.may_go_on(client, bytes_max) {
         return Err(YIELDS); // interpreters::S4
     }
     let mut progress = ctx
@@ -197,9 +197,9 @@ fn compute(
         progress.stamps.clone_from(&stamps);
         progress.table = Some(ctx.table);
         progress.reading = began.elapsed();
-        ctx.local.keep_progress(Some(progress));
+        ctx.thread.keep_progress(Some(progress));
         let ran = run(ctx, &found);
-        let progress = ctx.local.take_progress();
+        let progress = ctx.thread.take_progress();
         if let (Err(failure), Some(progress)) = (&ran, progress)
             && failure.yields()
         {
@@ -223,14 +223,14 @@ fn compute(
 
 /// Maximum memory of all that is suspended in a thread.
 fn bytes_max(ctx: &mut Context<'_>) -> usize {
-    ctx.local.config(ctx.shared).scripts.memory_bytes
+    ctx.thread.config(ctx.shared).scripts.memory_bytes
 }
 
 /// Keeps the progress of a part, if there is memory for it (interpreters::S4). If not, the command
 /// begins again when there is some.
 fn keep(ctx: &mut Context<'_>, progress: Progress) {
     let (client, bytes_max) = (ctx.client.id(), bytes_max(ctx));
-    let scripts = &mut ctx.local.scripts;
+    let scripts = &mut ctx.thread.scripts;
     scripts.keep(client, progress.bytes());
     match scripts.may_go_on(client, bytes_max) {
         true => ctx.client.parking.keep_values(progress),

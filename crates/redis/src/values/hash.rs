@@ -251,7 +251,7 @@ pub(crate) fn hrandfield(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
     };
     let hash = Hash::of(read(ctx, guard)?)?;
     let Some(wanted) = wanted else {
-        return match ctx.local.random().pick(hash.elements()) {
+        return match ctx.thread.random().pick(hash.elements()) {
             Some((field, _)) => ctx.reply.bulk(&field.bytes()),
             None => ctx.reply.null(),
         };

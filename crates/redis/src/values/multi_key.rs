@@ -142,7 +142,7 @@ fn read_all<'g>(
             });
         }
     }
-    let counters = ctx.local.counters(ctx.shared);
+    let counters = ctx.thread.counters(ctx.shared);
     counters.keyspace_hits.add(hits);
     counters
         .keyspace_misses

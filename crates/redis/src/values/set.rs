@@ -178,7 +178,7 @@ pub(crate) fn srandmember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done 
     };
     let set = Set::of(read(ctx, guard)?)?;
     let Some(wanted) = wanted else {
-        return match ctx.local.random().pick(set.elements()) {
+        return match ctx.thread.random().pick(set.elements()) {
             Some((member, ())) => ctx.reply.bulk(&member.bytes()),
             None => ctx.reply.null(),
         };

@@ -109,7 +109,7 @@ pub(crate) fn get(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done {
 /// Counts a read of one key.
 #[inline]
 fn note_read(ctx: &mut Context<'_>, hit: bool) {
-    let counters = ctx.local.counters(ctx.shared);
+    let counters = ctx.thread.counters(ctx.shared);
     if hit {
         return counters.keyspace_hits.add(1);
     }

@@ -73,7 +73,7 @@ pub(crate) fn replies_by_messages(spec: &Spec) -> bool {
 /// the reply if it does not.
 pub(super) struct Admission<'a> {
     shared: &'a Shared,
-    local: &'a mut Thread,
+    thread: &'a mut Thread,
     client: &'a mut Client,
     out: &'a mut Vec<u8>,
 }
@@ -83,11 +83,11 @@ impl Turn<'_> {
     pub(super) fn admission<'t>(
         &'t mut self,
         shared: &'t Shared,
-        local: &'t mut Thread,
+        thread: &'t mut Thread,
     ) -> Admission<'t> {
         Admission {
             shared,
-            local,
+            thread,
             client: &mut *self.client,
             out: &mut *self.out,
         }
@@ -173,7 +173,7 @@ impl Admission<'_> {
     #[inline]
     fn report(&mut self, request: &Request<'_>) {
         let (spec, args) = (request.spec, &request.args);
-        if !self.client.parking.take_audited() && spec.is_audited(self.local.audited()) {
+        if !self.client.parking.take_audited() && spec.is_audited(self.thread.audited()) {
             audit::record(self.shared, self.client, spec, args, Outcome::Allowed);
         }
         // EXEC sends its own line to monitors.
@@ -214,9 +214,12 @@ impl Admission<'_> {
         } else {
             Encoder::new(self.out, self.client.protocol()).error(text);
         }
-        self.local.note_error(self.shared, text);
+        self.thread.note_error(self.shared, text);
         if let Some(spec) = spec {
-            self.local.command(self.shared, spec.number).rejected.add(1);
+            self.thread
+                .command(self.shared, spec.number)
+                .rejected
+                .add(1);
         }
         Admitted::Answered
     }
@@ -231,7 +234,7 @@ impl Admission<'_> {
             && transaction.run.take().is_some()
         {
             transaction.ran = Duration::ZERO; // the next run begins with the first command
-            self.local.scripts.keep_nothing(self.client.id());
+            self.thread.scripts.keep_nothing(self.client.id());
         }
         until_ms
     }
@@ -277,7 +280,7 @@ impl Admission<'_> {
     /// Queues a request of a client in MULTI that may make it.
     pub(crate) fn enqueue(&mut self, request: &Request<'_>) -> Admitted {
         let spec = request.spec;
-        let limit = self.local.config(self.shared).request_limit_bytes;
+        let limit = self.thread.config(self.shared).request_limit_bytes;
         if let Some(transaction) = self.client.transaction.open_mut() {
             let has_no_keys = !spec.has_keys() && !spec.names.select();
             let without_keys = transaction.without_keys + usize::from(has_no_keys);

@@ -103,8 +103,8 @@ impl Group {
     }
 
     /// Whether the turn of the last request has had its time.
-    pub(crate) fn is_turn_over(&mut self, session: &Session, local: &Thread) -> bool {
-        let work = session.work().met_bytes() + local.work();
+    pub(crate) fn is_turn_over(&mut self, session: &Session, thread: &Thread) -> bool {
+        let work = session.work().met_bytes() + thread.work();
         self.pace.look(work).turn_is_over
     }
 
@@ -113,25 +113,25 @@ impl Group {
         &mut self,
         session: &mut Session,
         shared: &Shared,
-        local: &mut Thread,
+        thread: &mut Thread,
         turns: &mut [Turn<'_>],
         position: Position,
     ) -> Position {
         let started = Instant::now();
         self.ran = 0;
-        local.begin_group(shared, started);
+        thread.begin_group(shared, started);
         let next;
         let member = shared.membership().map(|member| &**member);
         let mut env = Environment {
             shared,
-            local,
+            thread,
             member,
         };
         let (mut at, mut stop);
         {
             let mut guard = session.pin();
             self.pace
-                .begin_guard(started, guard.pin().work().met_bytes() + env.local.work());
+                .begin_guard(started, guard.pin().work().met_bytes() + env.thread.work());
             next = self.plan(&guard, shared, turns, position);
             self.hinted = 0;
             (at, stop) = self.run_guarded(&mut env, &mut guard, turns, 0);
@@ -144,7 +144,7 @@ impl Group {
                     if !self.run_special(&mut env, session, turns, at) {
                         break;
                     }
-                    if self.is_turn_over(session, env.local) {
+                    if self.is_turn_over(session, env.thread) {
                         self.halt(turns, at);
                     }
                     at += 1;
@@ -153,7 +153,7 @@ impl Group {
             let mut guard = session.pin();
             let now = self.pace.now();
             self.pace
-                .begin_guard(now, guard.pin().work().met_bytes() + env.local.work());
+                .begin_guard(now, guard.pin().work().met_bytes() + env.thread.work());
             (at, stop) = self.run_guarded(&mut env, &mut guard, turns, at);
         }
         self.account(&mut env, started, turns);
@@ -259,10 +259,10 @@ impl Group {
         while let Some(planned) = self.planned.get(at) {
             if last != Some(planned.turn) {
                 settle(env, guard, turns, last.replace(planned.turn));
-                let work = guard.pin().work().met_bytes() + env.local.work();
+                let work = guard.pin().work().met_bytes() + env.thread.work();
                 self.pace.begin_turn(planned.turn, work);
                 let replies = &mut turns[planned.turn as usize].replies;
-                replies.set_bytes_max(env.local.output_bytes_max());
+                replies.set_bytes_max(env.thread.output_bytes_max());
             }
             let turn = &mut turns[planned.turn as usize];
             let end = self
@@ -279,7 +279,7 @@ impl Group {
             let hashes = &self.hashes[planned.hashes as usize..end];
             if !turn.state.halted {
                 if matches!(
-                    needs(&planned.resolved, turn.client, hashes.len(), env.local),
+                    needs(&planned.resolved, turn.client, hashes.len(), env.thread),
                     StoreAccess::Guard | StoreAccess::Session
                 ) {
                     settle(env, guard, turns, last);
@@ -295,7 +295,7 @@ impl Group {
                 // Only a request with its own guard locks keys, and may have to run again alone.
                 let locks = outcome == Outcome::Retry { alone: true };
                 debug_assert!(!locks, "keys locked in a shared guard");
-                let work = guard.pin().work().met_bytes() + env.local.work();
+                let work = guard.pin().work().met_bytes() + env.thread.work();
                 if self.pace.is_due(work) {
                     let look = self.pace.look(work);
                     turn.state.halted |= look.turn_is_over;
@@ -344,7 +344,12 @@ impl Group {
             planned,
             hashes: &self.hashes[planned.hashes as usize..end],
         };
-        match needs(&planned.resolved, turn.client, step.hashes.len(), env.local) {
+        match needs(
+            &planned.resolved,
+            turn.client,
+            step.hashes.len(),
+            env.thread,
+        ) {
             StoreAccess::Guard => {
                 let (start, silent) = (turn.out.len(), admit::is_silent(turn.client));
                 let mut guard = session.pin();
@@ -376,24 +381,24 @@ impl Group {
         let ran = self.ran;
         if ran == 0 {
             // Steps of an EXEC that goes on may have run, and their time was noted.
-            env.local.timing.take_timed_ns();
-            return env.local.end_group(env.shared, Instant::now());
+            env.thread.timing.take_timed_ns();
+            return env.thread.end_group(env.shared, Instant::now());
         }
-        let counters = env.local.counters(env.shared);
+        let counters = env.thread.counters(env.shared);
         counters.commands.add(ran);
         counters.batches.add(1);
         let now = Instant::now();
         let elapsed_ns = now.duration_since(started).as_nanos() as u64;
         // Requests that were timed separately are in the slow log separately.
-        let untimed_ns = elapsed_ns.saturating_sub(env.local.timing.take_timed_ns());
-        env.local.end_group(env.shared, now);
+        let untimed_ns = elapsed_ns.saturating_sub(env.thread.timing.take_timed_ns());
+        env.thread.end_group(env.shared, now);
         if let Some(first) = self.planned.first()
             && let Some(turn) = turns.get(first.turn as usize)
         {
             let args = turn.requests.args(first.request as usize, turn.input);
             slow_timer::group_took(
                 env.shared,
-                env.local,
+                env.thread,
                 turn.client,
                 first.resolved.spec(),
                 &args,
@@ -417,7 +422,7 @@ fn run_alone(
     let request = step.request(spec, turn.requests, turn.input);
     if pause::has_begun_for(&COMMANDS, &request, env.shared, turn.client) {
         // The request has waited at the store's door (pause::P1).
-        cold::note_reported(spec, env.shared, env.local, turn.client);
+        cold::note_reported(spec, env.shared, env.thread, turn.client);
         return step.show_again(turn, Outcome::Yield);
     }
     let mut access = Access::Guarded(guard);
@@ -425,7 +430,7 @@ fn run_alone(
         && step.is_here(spec, env, turn, &mut access).is_ok()
     {
         let outcome = step.execute(permit, env, turn, access, true);
-        databases::observe(env.shared, env.local, turn.client, spec);
+        databases::observe(env.shared, env.thread, turn.client, spec);
         if outcome.is_shown_again() {
             step.show_again(turn, outcome);
         }
@@ -507,7 +512,9 @@ mod tests {
         commands.pause(now_ms + 100_000, true, now_ms);
         let mut turn = Turn::new(&mut client, &requests, input, &mut out);
         turn.executed = 1;
-        let Executor { session, local, .. } = &mut executor;
+        let Executor {
+            session, thread, ..
+        } = &mut executor;
         let mut guard = session.as_mut().expect("a session").pin_exclusive();
         let hashes = [guard.hash(b"a"), guard.hash(b"b")];
         let step = Step {
@@ -516,7 +523,7 @@ mod tests {
         };
         let mut env = Environment {
             shared: &server.shared,
-            local,
+            thread,
             member: None,
         };
         run_alone(&step, spec, &mut env, &mut turn, &mut guard);

@@ -19,19 +19,19 @@ use crate::table::COMMANDS;
 use std::time::Instant;
 
 /// Runs the requests of all turns, as far as they can run.
-pub(crate) fn run(shared: &Shared, local: &mut Thread, turns: &mut [Turn<'_>]) {
-    local.begin_group(shared, Instant::now());
+pub(crate) fn run(shared: &Shared, thread: &mut Thread, turns: &mut [Turn<'_>]) {
+    thread.begin_group(shared, Instant::now());
     for turn in turns {
-        turn.replies.set_bytes_max(local.output_bytes_max());
+        turn.replies.set_bytes_max(thread.output_bytes_max());
         while turn.executed < turn.requests.len() && !turn.state.halted {
-            local.timing.meter().begin_none();
-            run_one(shared, local, turn);
+            thread.timing.meter().begin_none();
+            run_one(shared, thread, turn);
         }
     }
-    local.end_group(shared, Instant::now());
+    thread.end_group(shared, Instant::now());
 }
 
-fn run_one(shared: &Shared, local: &mut Thread, turn: &mut Turn<'_>) {
+fn run_one(shared: &Shared, thread: &mut Thread, turn: &mut Turn<'_>) {
     let start = turn.out.len();
     let was_silent = admit::begin_silence(turn);
     let args = turn.requests.args(turn.executed, turn.input);
@@ -42,7 +42,7 @@ fn run_one(shared: &Shared, local: &mut Thread, turn: &mut Turn<'_>) {
                 "LOADING Duramen is loading the dataset in memory: {}",
                 shared.storage.progress()
             );
-            turn.admission(shared, local).refuse(Some(spec), &text)
+            turn.admission(shared, thread).refuse(Some(spec), &text)
         }
         Resolved::Command(spec)
             if !spec.has(flag::NO_AUTH)
@@ -51,15 +51,15 @@ fn run_one(shared: &Shared, local: &mut Thread, turn: &mut Turn<'_>) {
         {
             let text = "LOADING this member has not heard from its coordinator yet, and so does not \
                         know which users may do this; until then it needs a requirepass of its own";
-            turn.admission(shared, local).refuse(Some(spec), text)
+            turn.admission(shared, thread).refuse(Some(spec), text)
         }
         _ => turn
-            .admission(shared, local)
+            .admission(shared, thread)
             .admit(&resolved, &args, &[], Ok(())),
     };
     match admitted {
         Admitted::Run(permit) if runs_without_data(permit.spec()) => {
-            local.counters(shared).commands.add(1);
+            thread.counters(shared).commands.add(1);
             let mut context = Context {
                 request: Request {
                     spec: permit.spec(),
@@ -72,7 +72,7 @@ fn run_one(shared: &Shared, local: &mut Thread, turn: &mut Turn<'_>) {
                 client: turn.client,
                 turn: &mut turn.state,
                 shared,
-                local,
+                thread,
                 locked: false,
             };
             let outcome = run::run(&mut context, permit, Access::NoStore);

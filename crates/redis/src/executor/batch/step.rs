@@ -46,14 +46,14 @@ pub(super) enum StoreAccess {
 /// State that is passed to all steps of a request.
 pub(super) struct Environment<'a> {
     pub(super) shared: &'a Shared,
-    pub(super) local: &'a mut Thread,
+    pub(super) thread: &'a mut Thread,
     /// The state of a member of a cluster; `None`: the server is none, and serves every key.
     pub(super) member: Option<&'a Membership>,
 }
 
 pub(super) fn settle_one(env: &mut Environment<'_>, guard: &mut Guard<'_>, client: &mut Client) {
     if guard.order().has_position() {
-        let level = env.local.level_of(env.shared, client);
+        let level = env.thread.level_of(env.shared, client);
         client.wait.settle(guard, level);
     }
 }
@@ -62,7 +62,7 @@ pub(super) fn needs(
     resolved: &Resolved,
     client: &Client,
     keys: usize,
-    local: &Thread,
+    thread: &Thread,
 ) -> StoreAccess {
     let Resolved::Command(spec) = resolved else {
         return StoreAccess::Nothing;
@@ -73,7 +73,7 @@ pub(super) fn needs(
     match spec.kind() {
         // Such commands lock their keys, because nothing may happen between the lookup and the
         // change (cold::C1).
-        Kind::Data if keys != 1 && local.has_tier() && spec.changes_many() => StoreAccess::Guard,
+        Kind::Data if keys != 1 && thread.has_tier() && spec.changes_many() => StoreAccess::Guard,
         Kind::Data | Kind::Plain | Kind::Refused(_) => StoreAccess::Nothing,
         // A single key needs no lock.
         Kind::Atomic if keys == 1 => StoreAccess::Nothing,
@@ -114,7 +114,7 @@ impl Step<'_> {
             let outcome = self.execute(permit, env, turn, access, false);
             if has_own_guard {
                 // Databases may have been exchanged since the gate was looked at.
-                databases::observe(env.shared, env.local, turn.client, spec);
+                databases::observe(env.shared, env.thread, turn.client, spec);
             }
             outcome
         } else if let Some(spec) = self.queues_at_once(env, turn) {
@@ -136,7 +136,7 @@ impl Step<'_> {
             let client = turn.client.id();
             turn.client.patience.end_put_off();
             turn.client.parking.forget_kept();
-            env.local.scripts.request_ended(env.shared, client);
+            env.thread.scripts.request_ended(env.shared, client);
         }
         outcome
     }
@@ -154,7 +154,7 @@ impl Step<'_> {
             false => shared & !global::RESERVED,
         };
         let stops = turn.client.gate() & !gate::RESTRICTED | shared;
-        if stops != 0 || spec.is_refused() || spec.is_audited(env.local.audited()) {
+        if stops != 0 || spec.is_refused() || spec.is_audited(env.thread.audited()) {
             return None;
         }
         Permit::unrestricted(spec, turn.client).or_else(|| {
@@ -179,9 +179,9 @@ impl Step<'_> {
 
     fn queue(&self, spec: &'static Spec, env: &mut Environment<'_>, turn: &mut Turn<'_>) {
         let request = self.request(spec, turn.requests, turn.input);
-        env.local.timing.meter().begin_none();
+        env.thread.timing.meter().begin_none();
         turn.client.keep_flushing(None);
-        turn.admission(env.shared, env.local).enqueue(&request);
+        turn.admission(env.shared, env.thread).enqueue(&request);
     }
 
     /// The request, whose command is known.
@@ -222,9 +222,9 @@ impl Step<'_> {
         let request = self.request(spec, turn.requests, turn.input);
         let mut guard = access.guard();
         let view = match &mut guard {
-            Some(guard) => env.local.view(member, guard),
+            Some(guard) => env.thread.view(member, guard),
             // The request checks its place again under its guard.
-            None => env.local.view_to_tell(member),
+            None => env.thread.view_to_tell(member),
         };
         if let [hash] = self.hashes {
             let at = match spec.keys.place().first {
@@ -254,7 +254,7 @@ impl Step<'_> {
         match Permit::check(spec, &request.args, turn.client, table, env.shared) {
             Ok(permit) => Some(permit),
             Err(refusal) => {
-                let mut admission = turn.admission(env.shared, env.local);
+                let mut admission = turn.admission(env.shared, env.thread);
                 admission.deny(&request, refusal);
                 None
             }
@@ -298,7 +298,7 @@ impl Step<'_> {
             NotServed::Refused(text) => text,
         };
         turn.client.patience.end_wait_for_owner();
-        let mut admission = turn.admission(env.shared, env.local);
+        let mut admission = turn.admission(env.shared, env.thread);
         admission.refuse(Some(spec), text);
         Outcome::Failed
     }
@@ -312,7 +312,7 @@ impl Step<'_> {
         mut access: Access<'_, '_>,
     ) -> Outcome {
         let start = turn.out.len();
-        env.local.timing.meter().begin_none();
+        env.thread.timing.meter().begin_none();
         let place = match (self.planned.resolved, env.member) {
             (Resolved::Command(spec), Some(member)) => {
                 self.place(spec, member, env, turn, &mut access)
@@ -324,7 +324,7 @@ impl Step<'_> {
         let args = turn
             .requests
             .args(self.planned.request as usize, turn.input);
-        let mut admission = turn.admission(env.shared, env.local);
+        let mut admission = turn.admission(env.shared, env.thread);
         let outcome = match admission.admit(&self.planned.resolved, &args, self.hashes, place) {
             Admitted::Run(permit) => {
                 let spec = permit.spec();
@@ -332,7 +332,7 @@ impl Step<'_> {
                 if outcome.is_shown_again() {
                     return outcome; // the reply is made silent when the request runs to its end
                 }
-                databases::observe(env.shared, env.local, turn.client, spec);
+                databases::observe(env.shared, env.thread, turn.client, spec);
                 is_message = admit::replies_by_messages(spec) && turn.out.get(start) != Some(&b'-');
                 outcome
             }
@@ -379,7 +379,7 @@ impl Step<'_> {
         mut access: Access<'_, '_>,
         alone: bool,
     ) -> Outcome {
-        let mut hashes = std::mem::take(&mut env.local.buffers.hashes);
+        let mut hashes = std::mem::take(&mut env.thread.buffers.hashes);
         if let Some(guard) = access.guard() {
             let request = self.request(permit.spec(), turn.requests, turn.input);
             let table = turn.client.table(env.shared);
@@ -388,7 +388,7 @@ impl Step<'_> {
         let outcome = self.execute_with(&hashes, permit, env, turn, access, alone);
         hashes.clear();
         hashes.shrink_to(KEYS_KEPT);
-        env.local.buffers.hashes = hashes;
+        env.thread.buffers.hashes = hashes;
         outcome
     }
 
@@ -415,7 +415,7 @@ impl Step<'_> {
             client: turn.client,
             turn: &mut turn.state,
             shared: env.shared,
-            local: env.local,
+            thread: env.thread,
             locked: alone,
         };
         let tracks = context.client.gate() & gate::TRACKS != 0;
@@ -428,9 +428,9 @@ impl Step<'_> {
         }
         turn.state.appended_bytes += access.appended_bytes() - appended;
         if let Some(writes) = access.typed_writes() {
-            env.local.wake_waiters(env.shared, writes);
+            env.thread.wake_waiters(env.shared, writes);
             // As in Redis, the woken clients look before the requests behind this one run.
-            turn.state.halted |= env.local.has_woken();
+            turn.state.halted |= env.thread.has_woken();
         }
         // Other clients of the thread have waited meanwhile too: it is their turn.
         turn.state.halted |= access.take_waited();

@@ -599,7 +599,7 @@ fn an_entry_of_a_stream_shows_each_waiting_reader_once_and_is_searched_once_by_a
         world.wait(who, "XREAD BLOCK 0 STREAMS k $");
     }
     let searches = |world: &World| {
-        let of = |executor: &Executor| executor.local.stream_place().map_or(0, |it| it.searches);
+        let of = |executor: &Executor| executor.thread.stream_place().map_or(0, |it| it.searches);
         world.executors.each_ref().map(of)
     };
     let before = searches(&world);

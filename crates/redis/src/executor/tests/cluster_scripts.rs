@@ -79,7 +79,7 @@ fn suspended(way: &str, before: &str, script: &str) -> (Member, String, Vec<u8>)
     let s = &mut member.session;
     let request = request_by(way, s, script, &key);
     assert_eq!(present(s, &request), "", "{way}: it is suspended");
-    assert!(s.executor.local.scripts.has_run(s.client.id()), "{way}");
+    assert!(s.executor.thread.scripts.has_run(s.client.id()), "{way}");
     (member, key, request)
 }
 

@@ -63,7 +63,7 @@ fn all_but(
             .collect();
         s.executor.begin_round(turns.len());
         s.executor.run(&mut turns);
-        most = most.max(s.executor.local.scripts.bytes());
+        most = most.max(s.executor.thread.scripts.bytes());
         rounds += 1;
         assert!(rounds < 100_000, "they do not end");
     }
@@ -139,11 +139,11 @@ fn scripts_that_have_lost_their_keys_keep_no_memory() {
     let are_told = |reply: &String| reply.starts_with("-ERR it ran again and again");
     assert!(replies.iter().all(are_told), "{replies:?}");
     assert!((1 << 20..10 << 20).contains(&most), "{most} bytes");
-    let scripts = &mut s.executor.local.scripts;
+    let scripts = &mut s.executor.thread.scripts;
     clients
         .iter()
         .for_each(|it| scripts.drop_of(&shared, it.id()));
-    assert_eq!(s.executor.local.scripts.bytes(), 0);
+    assert_eq!(s.executor.thread.scripts.bytes(), 0);
 }
 
 /// The time of a run in vain had the slices of all others: with sixteen of these scripts all but
@@ -398,12 +398,12 @@ fn a_script_takes_no_place_for_which_another_one_waits() {
         assert_eq!(ask(&mut s, client), "");
     }
     let ids: Vec<u64> = clients.iter().map(Client::id).collect();
-    assert!(!s.executor.local.scripts.has(ids[16]), "it waits");
-    s.executor.local.scripts.drop_of(&s.server.shared, ids[0]);
+    assert!(!s.executor.thread.scripts.has(ids[16]), "it waits");
+    s.executor.thread.scripts.drop_of(&s.server.shared, ids[0]);
     assert_eq!(ask(&mut s, &mut clients[16 + 1]), "");
-    assert!(!s.executor.local.scripts.has(ids[17]), "it is behind");
+    assert!(!s.executor.thread.scripts.has(ids[17]), "it is behind");
     assert_eq!(ask(&mut s, &mut clients[16]), "");
-    assert!(s.executor.local.scripts.has(ids[16]), "it is the next");
+    assert!(s.executor.thread.scripts.has(ids[16]), "it is the next");
 }
 
 /// Each request of a native client in flight that did not wait took the right of those that had.
@@ -456,5 +456,5 @@ fn loads_of_libraries_share_the_memory_of_what_is_suspended() {
     let are_told = |reply: &String| reply.contains("timeout");
     assert!(replies.iter().all(are_told), "{replies:?}");
     assert!((1 << 20..9 << 20).contains(&most), "{most} bytes");
-    assert_eq!(s.executor.local.scripts.bytes(), 0);
+    assert_eq!(s.executor.thread.scripts.bytes(), 0);
 }

@@ -196,7 +196,9 @@ fn is_written_by_a_script_in_the_pause() -> bool {
         executor,
         client,
     } = &mut s;
-    let Executor { session, local, .. } = executor;
+    let Executor {
+        session, thread, ..
+    } = executor;
     let (spec, table) = (
         COMMANDS.find(b"eval").expect("EVAL"),
         client.table(&server.shared),
@@ -213,7 +215,7 @@ fn is_written_by_a_script_in_the_pause() -> bool {
         client,
         turn: &mut TurnState::default(),
         shared: &server.shared,
-        local,
+        thread,
         table,
         locked: false,
     };
@@ -317,7 +319,9 @@ fn watch_of_a_key_that_has_left(leave: fn(&mut Member)) -> Result<(), Failure> {
         executor,
         client,
     } = &mut member.session;
-    let Executor { session, local, .. } = executor;
+    let Executor {
+        session, thread, ..
+    } = executor;
     let mut guard = session.as_mut().expect("a session").pin();
     let hashes = [guard.hash(key.as_bytes())];
     let (spec, table) = (
@@ -336,7 +340,7 @@ fn watch_of_a_key_that_has_left(leave: fn(&mut Member)) -> Result<(), Failure> {
         client,
         turn: &mut TurnState::default(),
         shared: &server.shared,
-        local,
+        thread,
         table,
         locked: false,
     };
@@ -441,11 +445,11 @@ fn a_function_that_is_replaced_while_its_call_is_suspended_does_nothing_more() {
         load(&mut s, &mut admin, "old", long);
         let id = s.client.id();
         assert_eq!(run_part(&mut s.executor, &mut s.client, CALL), "");
-        while is_in_vain && s.executor.local.scripts.has_run(id) {
+        while is_in_vain && s.executor.thread.scripts.has_run(id) {
             run(&mut s.executor, &mut admin, b"INCR hot\r\n");
             assert_eq!(run_part(&mut s.executor, &mut s.client, CALL), "");
         }
-        assert!(s.executor.local.scripts.has(id), "it is suspended");
+        assert!(s.executor.thread.scripts.has(id), "it is suspended");
         if is_deleted {
             run(&mut s.executor, &mut admin, b"FUNCTION DELETE l\r\n");
         } else {
@@ -458,7 +462,7 @@ fn a_function_that_is_replaced_while_its_call_is_suspended_does_nothing_more() {
         };
         assert_eq!(reply, expected, "{is_in_vain}");
         s.expect("GET k", left);
-        assert!(!s.executor.local.scripts.has(id));
-        assert_eq!(s.executor.local.scripts.bytes(), 0);
+        assert!(!s.executor.thread.scripts.has(id));
+        assert_eq!(s.executor.thread.scripts.bytes(), 0);
     }
 }

@@ -161,7 +161,7 @@ fn each_part_of_a_combination_of_sorted_sets_comes_further() {
     }
     // Others are suspended too, so each part has the least time.
     for other in 1..6 {
-        s.executor.local.scripts.keep(u64::MAX - other, 1);
+        s.executor.thread.scripts.keep(u64::MAX - other, 1);
     }
     let mut parts = (0..10).map(|_| s.ask_part("ZUNIONSTORE r 3 a b c"));
     let reply = parts.find(|reply| !reply.is_empty());
@@ -178,7 +178,7 @@ fn a_combination_ends_with_its_client() {
     // As its connection is closed.
     s.executor.end_subscriptions(&mut s.client);
     assert_eq!(s.executor.script_of(&s.client), None);
-    assert_eq!(s.executor.local.scripts.bytes(), 0);
+    assert_eq!(s.executor.thread.scripts.bytes(), 0);
 }
 
 /// computed::C2. Each part read all keys again, and then combined for a tenth of that time.

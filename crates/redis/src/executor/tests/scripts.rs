@@ -224,7 +224,10 @@ fn writes_to_reserved_keys_wait_and_others_go_on() {
     }
     let script = "EVAL \"return redis.call('set', 'hot', 1)\" 0\r\n";
     assert_eq!(ask(&mut s, script), "");
-    s.executor.local.scripts.drop_of(&s.server.shared, other_id);
+    s.executor
+        .thread
+        .scripts
+        .drop_of(&s.server.shared, other_id);
     assert_eq!(
         ask(&mut s, "MULTI\r\nSET a 1\r\nSET hot 1\r\n"),
         "+OK\r\n+QUEUED\r\n+QUEUED\r\n"
@@ -255,12 +258,12 @@ fn what_stands_in_line_ends_with_its_client() {
         let mut other = s.server.client(0);
         let reply = run_part(&mut s.executor, &mut other, request.as_bytes());
         assert_eq!(reply, answered);
-        assert!(!s.executor.local.scripts.has(other.id()), "it has not run");
+        assert!(!s.executor.thread.scripts.has(other.id()), "it has not run");
         assert_eq!(s.executor.script_of(&other), Some(false), "{request}");
         // As its connection is closed.
         s.executor.end_subscriptions(&mut other);
         assert_eq!(s.executor.script_of(&other), None);
-        assert_eq!(s.executor.local.scripts.bytes(), 0);
+        assert_eq!(s.executor.thread.scripts.bytes(), 0);
         shared.commands.release(id);
         assert!(!shared.commands.has_reserved(), "nobody is in line");
     }
@@ -348,7 +351,7 @@ fn a_long_script_waits_for_a_place_and_is_told_so_in_the_end() {
     assert_eq!(ask(&mut second), "");
     // The place of a client that has gone goes to the first that waits.
     let gone = clients.first().expect("a client").id();
-    s.executor.local.scripts.drop_of(&s.server.shared, gone);
+    s.executor.thread.scripts.drop_of(&s.server.shared, gone);
     let mut ask = |client: &mut Client| run_part(&mut s.executor, client, request.as_bytes());
     assert_eq!(ask(&mut second), "");
     let reply = (0..10_000)
@@ -384,7 +387,7 @@ fn a_waiting_script_that_is_not_shown_keeps_nobody_out() {
         assert_eq!(run_part(&mut s.executor, client, request.as_bytes()), "");
     }
     let gone = clients.first().expect("a client").id();
-    s.executor.local.scripts.drop_of(&s.server.shared, gone);
+    s.executor.thread.scripts.drop_of(&s.server.shared, gone);
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
     let mut reply = String::new();
     while reply.is_empty() && std::time::Instant::now() < deadline {
@@ -409,7 +412,7 @@ fn most_suspended(s: &mut Session, request: &[u8], bytes: fn(&Running) -> usize)
             .collect();
         s.executor.begin_round(turns.len());
         s.executor.run(&mut turns);
-        let suspended = s.executor.local.scripts.all_suspended();
+        let suspended = s.executor.thread.scripts.all_suspended();
         most = most.max(suspended.map(bytes).sum::<usize>());
     }
     most
@@ -454,7 +457,7 @@ fn scripts_that_need_no_place_are_found() {
         let id = s.client.id();
         let reply = run_part(&mut s.executor, &mut s.client, ENDLESS.as_bytes());
         assert_eq!(reply, "");
-        s.executor.local.scripts.has(id)
+        s.executor.thread.scripts.has(id)
     };
     assert!(!is_suspended());
     let bug = duramen_base::planted::Bug::ScriptsNeedNoPlace;
@@ -510,6 +513,6 @@ fn errors_that_a_script_makes_count_as_no_want_of_memory() {
     }
     let shared = Arc::clone(&s.server.shared);
     assert_eq!(shared.figures.refusals().count(), 0);
-    s.executor.local.note_error(&shared, "OOM x");
+    s.executor.thread.note_error(&shared, "OOM x");
     assert_eq!(shared.figures.refusals().count(), 1);
 }

@@ -193,7 +193,7 @@ fn suspended_transactions_share_memory() {
         s.executor.begin_round(1);
         s.executor.run(&mut turns);
         executed = turns.iter().map(|turn| turn.executed).collect();
-        most = most.max(s.executor.local.scripts.bytes());
+        most = most.max(s.executor.thread.scripts.bytes());
         rounds += 1;
         assert!(rounds < 20_000, "they do not end: {executed:?}");
     }
@@ -205,7 +205,7 @@ fn suspended_transactions_share_memory() {
             "{out:.200}"
         );
     }
-    assert_eq!(s.executor.local.scripts.bytes(), 0);
+    assert_eq!(s.executor.thread.scripts.bytes(), 0);
 }
 
 /// A suspended EXEC kept its run through CLIENT PAUSE, and the memory of it kept others out.
@@ -218,11 +218,11 @@ fn a_pause_drops_the_run_of_a_suspended_transaction() {
     let queued = run(&mut s.executor, &mut s.client, queue.as_bytes());
     assert_eq!(queued, format!("+OK\r\n{}", "+QUEUED\r\n".repeat(21)));
     assert_eq!(s.ask_part("EXEC"), "");
-    assert!(s.executor.local.scripts.bytes() > 0, "it is suspended");
+    assert!(s.executor.thread.scripts.bytes() > 0, "it is suspended");
     let pause = b"CLIENT PAUSE 600000 WRITE\r\n";
     assert_eq!(run(&mut s.executor, &mut other, pause), "+OK\r\n");
     assert_eq!(s.ask_part("EXEC"), "");
-    assert_eq!(s.executor.local.scripts.bytes(), 0);
+    assert_eq!(s.executor.thread.scripts.bytes(), 0);
     let goes_on = b"CLIENT UNPAUSE\r\n";
     assert_eq!(run(&mut s.executor, &mut other, goes_on), "+OK\r\n");
     let sorted = "*1\r\n$2\r\nm0\r\n".repeat(20);

@@ -501,7 +501,7 @@ fn estimate_ttls(ctx: &mut Context<'_>, access: &mut Access<'_, '_>) {
     for (db, table) in ctx.shared.commands.tables().into_iter().enumerate() {
         let expires = |table: &TableId| ctx.shared.store().tables().expiring_objects(*table) > 0;
         if let Some(table) = table.filter(expires)
-            && let Some(ttl_ms) = ttl::average_ms(guard, table, || ctx.local.random().next_u64())
+            && let Some(ttl_ms) = ttl::average_ms(guard, table, || ctx.thread.random().next_u64())
         {
             ctx.shared.commands.ttl_ms[db].store(ttl_ms, Ordering::Relaxed);
         }

@@ -240,14 +240,14 @@ fn place_of(
     start: Id,
 ) -> Result<Place, Failure> {
     let table = ctx.table;
-    if let Some(known) = ctx.local.stream_place()
+    if let Some(known) = ctx.thread.stream_place()
         && (known.table, known.version, known.start) == (table, version, start)
         && known.key == key
     {
         return Ok(known.place);
     }
     let place = stream.place_of(start)?;
-    let known = ctx.local.stream_place_mut();
+    let known = ctx.thread.stream_place_mut();
     (known.table, known.version, known.start) = (table, version, start);
     known.key.clear();
     known.key.extend_from_slice(key);

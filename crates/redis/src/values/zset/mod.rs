@@ -491,7 +491,7 @@ pub(crate) fn zrandmember(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> Done 
     };
     let mut set = Sorted::of(read(ctx, guard)?)?;
     let Some(wanted) = wanted else {
-        return match ctx.local.random().pick(set.elements()) {
+        return match ctx.thread.random().pick(set.elements()) {
             Some((member, _)) => ctx.reply.bulk(&member.bytes()),
             None => ctx.reply.null(),
         };
