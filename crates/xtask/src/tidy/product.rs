@@ -13,8 +13,6 @@ pub(super) struct Source {
     /// The folder of the crate.
     pub(super) package: String,
     pub(super) place: Place,
-    /// The whole text, tests included.
-    pub(super) text: String,
     pub(super) code: String,
 }
 
@@ -36,7 +34,6 @@ pub(super) fn sources(house: &House) -> Result<Vec<Source>, String> {
             package: package.display().to_string(),
             place,
             code: without_tests(&code_only(&text)),
-            text,
         });
     }
     Ok(found)

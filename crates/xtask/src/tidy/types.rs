@@ -239,7 +239,6 @@ mod tests {
         Source {
             package: "crates/a".to_owned(),
             place: place.split_whitespace().map(str::to_owned).collect(),
-            text: String::new(),
             code: code.to_owned(),
         }
     }
