@@ -26,7 +26,7 @@ use duramen_cluster::membership::Members;
 use duramen_cluster::speed::differs;
 use duramen_engine::RANGE_PARTS;
 use duramen_wire::native::message::{
-    CoordinatorAnswer, RangeLoad, ServerRoom, TabletEntry, Tablets, ToCoordinator,
+    CoordinatorAnswer, Means, RangeLoad, ServerRoom, TabletEntry, Tablets, ToCoordinator,
 };
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ pub(crate) struct Loads {
     room_asked: u64,
     disk_asked: u64,
     /// The bytes that it was given and the segments that lack a copy, as last reported.
-    means_told: Option<(u64, u64)>,
+    means_told: Option<Means>,
     means_asked: u64,
     next: u64,
 }
@@ -125,7 +125,7 @@ impl Loads {
                 let server = me;
                 self.room_asked = self.tell(ToCoordinator::Room { server, room }, out);
             }
-            self.tell_means(me, means(store), out);
+            self.tell_means(means(me, store), out);
         }
         if now_us >= self.disk_due_us {
             self.disk_due_us = now_us + DISK_US;
@@ -210,15 +210,9 @@ impl Loads {
         }
     }
 
-    fn tell_means(&mut self, server: ServerId, means: (u64, u64), out: &mut Effects) {
+    fn tell_means(&mut self, means: Means, out: &mut Effects) {
         if self.means_told.replace(means) != Some(means) {
-            let (given_bytes, segments_short) = means;
-            let question = ToCoordinator::Means {
-                server,
-                given_bytes,
-                segments_short,
-            };
-            self.means_asked = self.tell(question, out);
+            self.means_asked = self.tell(ToCoordinator::Means(means), out);
         }
     }
 
@@ -274,11 +268,15 @@ fn room(store: &Store, backup: Option<&Backup>) -> ServerRoom {
 }
 
 /// The memory and flash that it was given, and the segments that lack a copy which nobody takes.
-fn means(store: &Store) -> (u64, u64) {
+fn means(server: ServerId, store: &Store) -> Means {
     let stats = store.engine().stats();
     let memory = stats.segment_budget_bytes.saturating_add(stats.index_bytes);
     let short = store.log().map_or(0, |log| log.placed().segments_short);
-    (memory.saturating_add(stats.flash.bytes), short as u64)
+    Means {
+        server,
+        given_bytes: memory.saturating_add(stats.flash.bytes),
+        segments_short: short as u64,
+    }
 }
 
 fn count(store: &Arc<Store>, served: &[TabletEntry]) -> Vec<RangeLoad> {
@@ -340,11 +338,16 @@ mod tests {
             bytes: 5,
             records: 6,
         }];
+        let means = Means {
+            server,
+            given_bytes: 1,
+            segments_short: 2,
+        };
         let noted = Some(&CoordinatorAnswer::Noted);
         for answers in 0..16 {
             let answers = [1, 2, 4, 8].map(|kind| noted.filter(|_| answers & kind > 0));
             (loads.told, loads.room_told) = (sizes.to_vec(), Some(room));
-            (loads.disk_told, loads.means_told) = (Some((1, 2)), Some((1, 2)));
+            (loads.disk_told, loads.means_told) = (Some((1, 2)), Some(means));
             let mut tell = || loads.tell(ToCoordinator::Room { server, room }, &mut out);
             let (before, of_sizes, of_room) = (tell(), tell(), tell());
             let (of_disk, of_means) = (tell(), tell());

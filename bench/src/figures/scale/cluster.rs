@@ -18,8 +18,8 @@ use duramen_format::control::Record;
 use duramen_format::segment::{Header, Kind};
 use duramen_wire::native::codec::{Envelope, encode_coordinator_answer, encode_from_coordinator};
 use duramen_wire::native::message::{
-    Addresses, Admin, ClusterSettings, Enlist, FromCoordinator, PartitionOutcome, ReplicaEntry,
-    ReplicaLayout, Replicas, Roles, ServerAnswer, ToCoordinator,
+    Addresses, Admin, ClusterSettings, Enlist, FromCoordinator, PartitionDone, PartitionOutcome,
+    ReplicaEntry, ReplicaLayout, Replicas, Roles, ServerAnswer, ToCoordinator,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -564,12 +564,12 @@ impl Cluster {
     /// The report of a recovery master at the end.
     pub fn report(&mut self, master: usize, outcome: PartitionOutcome) {
         let of = &self.masters[master];
-        let question = ToCoordinator::PartitionDone {
+        let question = ToCoordinator::PartitionDone(PartitionDone {
             recovery: of.order.recovery,
             partition: of.order.partition,
             server: of.id,
             outcome,
-        };
+        });
         let (sender, latency) = (of.id, self.machine().latency);
         self.tell_coordinator(latency, sender, question);
     }

@@ -20,7 +20,7 @@ use super::{State, Timer, invalid};
 use crate::speed::differs;
 use duramen_base::ids::{KeyRange, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
-use duramen_wire::native::message::{CoordinatorAnswer, RangeLoad};
+use duramen_wire::native::message::{CoordinatorAnswer, Means, RangeLoad};
 
 /// Most ranges in a server's report of its load.
 const LOADS_MAX: usize = 1 << 16;
@@ -36,13 +36,6 @@ const SERVERS_AT_ONCE: usize = 32;
 const RANGES_AT_ONCE: usize = 4096;
 /// Pause between two such batches, in microseconds.
 const NEXT_BATCH_US: u64 = 1_000_000;
-
-/// A member's last report of what it was given, and what its log lacks.
-#[derive(Clone, Copy)]
-pub(super) struct Means {
-    pub given_bytes: u64,
-    pub segments_short: u64,
-}
 
 /// The loads of a member's ranges.
 #[derive(Default)]
@@ -224,6 +217,14 @@ impl State {
         let known = member.map(|member| member.record.entry.read_bytes_per_s);
         if known.is_some_and(|known| differs(known, bytes_per_s)) {
             self.change_member(server, |entry| entry.read_bytes_per_s = bytes_per_s);
+        }
+        CoordinatorAnswer::Noted
+    }
+
+    /// A member reports what it was given, and what its log lacks.
+    pub(super) fn means(&mut self, means: Means) -> CoordinatorAnswer {
+        if let Some(member) = self.servers.get_mut(&means.server) {
+            member.means = Some(means);
         }
         CoordinatorAnswer::Noted
     }

@@ -12,8 +12,8 @@ use super::{Coordinator, State, Timer, invalid, refused};
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
-    AdminAnswer, CoordinatorAnswer, MigrationOutcome, MigrationPhase, MigrationStatus, NO_ROOM,
-    Refusal, ServerRoom,
+    AdminAnswer, CoordinatorAnswer, MigrationDone, MigrationOutcome, MigrationPhase,
+    MigrationProgress, MigrationStatus, NO_ROOM, Refusal, ServerRoom,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -35,12 +35,23 @@ const SWITCHING_US: u64 = 1_000_000;
 const MOVED_KEPT: usize = STEPS_MAX;
 
 /// The progress of a migration, as its target reports it. Not stored.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Progress {
-    pub phase: MigrationPhase,
-    pub bytes: u64,
-    pub bytes_total: u64,
-    pub entries: u64,
+#[derive(Default)]
+struct Progress {
+    phase: MigrationPhase,
+    bytes: u64,
+    bytes_total: u64,
+    entries: u64,
+}
+
+impl From<MigrationProgress> for Progress {
+    fn from(report: MigrationProgress) -> Progress {
+        Progress {
+            phase: report.phase,
+            bytes: report.bytes,
+            bytes_total: report.bytes_total,
+            entries: report.entries,
+        }
+    }
 }
 
 /// A migration in progress.
@@ -230,10 +241,10 @@ impl Migrations {
     pub(super) fn done(
         &mut self,
         state: &mut State,
-        (sender, server): (ServerId, ServerId),
-        id: MigrationId,
-        outcome: MigrationOutcome,
+        sender: ServerId,
+        done: MigrationDone,
     ) -> (CoordinatorAnswer, bool) {
+        let (id, server) = (done.migration, done.server);
         let careless = has_bug(Bug::MigratedToTheDead);
         if sender != server || !state.servers.is_up(server) && !careless {
             return (CoordinatorAnswer::Stale, false); // coordinator::K3
@@ -242,7 +253,7 @@ impl Migrations {
             let answer = state.accepted_before(server, Origin::Migrated(id));
             return (answer, false);
         };
-        let has_moved = match outcome {
+        let has_moved = match done.outcome {
             MigrationOutcome::Complete { creation } if server == record.to => {
                 self.end(state, id, creation);
                 true
@@ -332,23 +343,20 @@ impl Migrations {
     pub(super) fn progress(
         &mut self,
         state: &State,
-        server: ServerId,
-        id: MigrationId,
-        progress: Progress,
+        report: MigrationProgress,
     ) -> CoordinatorAnswer {
-        let now_us = state.now_us;
-        let Some(migration) = self.all.get_mut(&id) else {
+        let Some(migration) = self.all.get_mut(&report.migration) else {
             return CoordinatorAnswer::Noted;
         };
-        let is_switching = progress.phase == MigrationPhase::Switching;
-        if migration.record.to == server {
-            migration.progress = progress;
+        let is_switching = report.phase == MigrationPhase::Switching;
+        if migration.record.to == report.server {
+            migration.progress = Progress::from(report);
         }
         // The source reports its lock, the target the arrival of the last message.
-        if migration.record.from == server && !is_switching {
+        if migration.record.from == report.server && !is_switching {
             migration.switching_since_us = None;
         } else if is_switching {
-            migration.switching_since_us.get_or_insert(now_us);
+            migration.switching_since_us.get_or_insert(state.now_us);
         }
         CoordinatorAnswer::Noted
     }
@@ -604,12 +612,10 @@ impl Coordinator {
     pub(super) fn migration_done(
         &mut self,
         sender: ServerId,
-        server: ServerId,
-        id: MigrationId,
-        outcome: MigrationOutcome,
+        done: MigrationDone,
     ) -> CoordinatorAnswer {
         let (state, migrations) = (&mut self.state, &mut self.migrations);
-        let (answer, has_moved) = migrations.done(state, (sender, server), id, outcome);
+        let (answer, has_moved) = migrations.done(state, sender, done);
         if has_moved {
             self.recoveries.settle_all(state);
         }

@@ -77,8 +77,8 @@ use duramen_base::ids::{ClusterId, RouteHash, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{
-    ClusterSettings, CoordinatorAnswer, FromCoordinator, Refusal, ServerAnswer, ServerStatus,
-    ToCoordinator,
+    ClusterSettings, CoordinatorAnswer, FromCoordinator, Means, MigrationProgress,
+    PartitionProgress, Refusal, ServerAnswer, ServerStatus, ToCoordinator,
 };
 use migrations::Migrations;
 use older::Lives;
@@ -204,7 +204,8 @@ struct Server {
     /// Its report about its tablets.
     loads: loads::Loads,
     room: rooms::Room,
-    means: Option<loads::Means>,
+    /// Its last report of what it was given, and what its log lacks.
+    means: Option<Means>,
     /// Partitions that it recovers now.
     recovering: u32,
     /// The server gets no partition before this time: it answered that it is busy.
@@ -335,166 +336,72 @@ impl Coordinator {
         }
     }
 
-    /// The answer; none if it comes later.
+    /// The answer; none if it comes later. One row for each question.
     fn consider(
         &mut self,
         reply: ReplyId,
         sender: ServerId,
         question: ToCoordinator,
     ) -> Option<CoordinatorAnswer> {
-        let asker = match &question {
+        if let Some(refusal) = self.turn_away(sender, &question) {
+            return Some(refused(refusal));
+        }
+        let (state, pushes) = (&mut self.state, &mut self.pushes);
+        Some(match question {
+            ToCoordinator::Enlist(enlist) => return self.enlist(reply, sender, enlist),
+            ToCoordinator::ClientLease { client } => self.clients.lease(state, client),
+            ToCoordinator::AreAlive { clients } => self.clients.alive(state, clients),
+            ToCoordinator::Map { table, since } => state.map(table, since),
+            ToCoordinator::MapChanges { since } => state.map_changes(since),
+            ToCoordinator::Servers => pushes.whole_list(state),
+            ToCoordinator::AreGone { logs } => self.are_gone(sender, logs),
+            ToCoordinator::Users => pushes.users.answer(state),
+            ToCoordinator::SetUsers(users) => pushes.users.set(state, users),
+            ToCoordinator::Functions => pushes.functions.answer(state),
+            ToCoordinator::SetFunctions(functions) => pushes.functions.set(state, functions),
+            ToCoordinator::Admin(admin) => self.administer(admin),
+            ToCoordinator::ControlHead { server, min_open } => state.control_head(server, min_open),
+            ToCoordinator::Suspect {
+                server,
+                list_version,
+            } => self.suspected(sender, server, list_version),
+            ToCoordinator::Confirm {
+                server,
+                list_version,
+                tablets_version,
+            } => pushes.confirmed(state, server, list_version, tablets_version),
+            ToCoordinator::Loads { server, loads } => self.storing.report(state, server, loads),
+            ToCoordinator::Room { server, room } => self.recoveries.room(state, server, room),
+            ToCoordinator::ReadSpeed {
+                server,
+                bytes_per_s,
+            } => state.read_speed(server, bytes_per_s),
+            ToCoordinator::DiskRoom { server, free, .. } => {
+                self.recoveries.disk_room(state, server, free)
+            }
+            ToCoordinator::Means(means) => state.means(means),
+            ToCoordinator::Certificate { .. } => CoordinatorAnswer::Noted, // the driver notes it
+            ToCoordinator::PartitionDone(done) => self.recoveries.done(state, sender, done),
+            ToCoordinator::PartitionProgress(report) => self.recoveries.progress(report),
+            ToCoordinator::MigrationDone(done) => self.migration_done(sender, done),
+            ToCoordinator::MigrationProgress(report) => self.migrations.progress(state, report),
+        })
+    }
+
+    /// The refusal of a question for which nothing is done; none: it is considered.
+    fn turn_away(&mut self, sender: ServerId, question: &ToCoordinator) -> Option<Refusal> {
+        let asker = match question {
             ToCoordinator::Enlist(enlist) if self.state.lives.is_new() => {
                 enlist.replaces.unwrap_or(sender)
             }
             _ => sender,
         };
-        if let Some(refusal) = self.foreign.turn_away(&self.state, asker) {
-            return Some(refused(refusal));
-        }
-        Some(match question {
-            ToCoordinator::Enlist(enlist) => return self.enlist(reply, sender, enlist),
-            ToCoordinator::ClientLease { client } => self.clients.lease(&mut self.state, client),
-            ToCoordinator::AreAlive { clients } => self.clients.alive(&mut self.state, clients),
-            ToCoordinator::Map { table, since } => self.state.map(table, since),
-            ToCoordinator::MapChanges { since } => self.state.map_changes(since),
-            ToCoordinator::Servers => {
-                self.state.ask_store(); // older members drop logs that are not in the list
-                CoordinatorAnswer::Servers(self.pushes.list().list())
-            }
-            ToCoordinator::AreGone { logs } => self.are_gone(sender, logs),
-            ToCoordinator::Users => {
-                self.state.ask_store(); // a new member serves with them (K8)
-                self.pushes.users.answer()
-            }
-            ToCoordinator::SetUsers(users) => {
-                self.state.ask_store(); // the answer may deny the change (K8)
-                self.pushes.users.set(&mut self.state, users)
-            }
-            ToCoordinator::Functions => {
-                self.state.ask_store(); // a new member serves with them (K8)
-                self.pushes.functions.answer()
-            }
-            ToCoordinator::SetFunctions(functions) => {
-                self.state.ask_store(); // the answer may deny the change (K8)
-                self.pushes.functions.set(&mut self.state, functions)
-            }
-            ToCoordinator::Admin(admin) => self.administer(admin),
-            ToCoordinator::ControlHead { server, min_open } if has_bug(Bug::HeadOfTheDead) => {
-                self.state.control_head(server, min_open)
-            }
-            ToCoordinator::ControlHead { server, min_open } => {
-                self.by_member(sender, server, |this| {
-                    this.state.control_head(server, min_open)
-                })
-            }
-            ToCoordinator::Suspect {
-                server,
-                list_version,
-            } => self.by_member(sender, sender, |this| {
-                this.suspected(sender, server, list_version)
-            }),
-            ToCoordinator::Confirm {
-                server,
-                list_version,
-                tablets_version,
-            } => self.by_member(sender, server, |this| {
-                let state = &mut this.state;
-                this.pushes
-                    .confirmed(state, server, list_version, tablets_version);
-                CoordinatorAnswer::Noted
-            }),
-            ToCoordinator::Loads { server, loads } => self.by_member(sender, server, |this| {
-                this.storing.report(&mut this.state, server, loads)
-            }),
-            ToCoordinator::Room { server, room } => self.by_member(sender, server, |this| {
-                this.recoveries.room(&mut this.state, server, room)
-            }),
-            ToCoordinator::ReadSpeed {
-                server,
-                bytes_per_s,
-            } => self.by_member(sender, server, |this| {
-                this.state.read_speed(server, bytes_per_s)
-            }),
-            ToCoordinator::DiskRoom { server, free, .. } => {
-                self.by_member(sender, server, |this| {
-                    this.recoveries.disk_room(&mut this.state, server, free)
-                })
-            }
-            ToCoordinator::Means {
-                server,
-                given_bytes,
-                segments_short,
-            } => {
-                let means = loads::Means {
-                    given_bytes,
-                    segments_short,
-                };
-                self.by_member(sender, server, |this| {
-                    if let Some(member) = this.state.servers.get_mut(&server) {
-                        member.means = Some(means);
-                    }
-                    CoordinatorAnswer::Noted
-                })
-            }
-            ToCoordinator::Certificate { .. } => CoordinatorAnswer::Noted, // the driver notes it
-            ToCoordinator::PartitionDone {
-                recovery,
-                partition,
-                server,
-                outcome,
-            } => {
-                let which = (recovery, partition);
-                let state = &mut self.state;
-                self.recoveries
-                    .done(state, (sender, server), which, outcome)
-            }
-            ToCoordinator::PartitionProgress {
-                recovery,
-                partition,
-                server,
-                bytes,
-                bytes_total,
-                entries,
-            } => self.by_member(sender, server, |this| {
-                let (which, read) = ((recovery, partition), (bytes, bytes_total));
-                this.recoveries.progress(server, which, read, entries)
-            }),
-            ToCoordinator::MigrationDone {
-                migration,
-                server,
-                outcome,
-            } => self.migration_done(sender, server, migration, outcome),
-            ToCoordinator::MigrationProgress {
-                migration,
-                server,
-                bytes,
-                bytes_total,
-                entries,
-                phase,
-            } => self.by_member(sender, server, |this| {
-                let progress = migrations::Progress {
-                    phase,
-                    bytes,
-                    bytes_total,
-                    entries,
-                };
-                let state = &this.state;
-                this.migrations.progress(state, server, migration, progress)
-            }),
+        let foreign = self.foreign.turn_away(&self.state, asker);
+        foreign.or_else(|| {
+            let member = member_of(sender, question)?;
+            let counts = sender == member && self.state.servers.is_up(member); // K3
+            (!counts).then_some(Refusal::NotUp(sender))
         })
-    }
-
-    /// K3: acts if the sender is the server in the message, and UP.
-    fn by_member(
-        &mut self,
-        sender: ServerId,
-        server: ServerId,
-        act: impl FnOnce(&mut Coordinator) -> CoordinatorAnswer,
-    ) -> CoordinatorAnswer {
-        if sender == server && self.state.servers.is_up(server) {
-            return act(self);
-        }
-        refused(Refusal::NotUp(sender))
     }
 
     fn persisted(&mut self, token: Token) {
@@ -587,6 +494,39 @@ impl Coordinator {
         let records = &mut self.state.records;
         records.seal(list_version, tablets, users, functions);
         self.state.changes.show();
+    }
+}
+
+/// The member that alone may say this (K3). None: anybody may, or the part that handles it looks at
+/// the sender.
+fn member_of(sender: ServerId, question: &ToCoordinator) -> Option<ServerId> {
+    match question {
+        ToCoordinator::Suspect { .. } => Some(sender),
+        ToCoordinator::ControlHead { .. } if has_bug(Bug::HeadOfTheDead) => None,
+        ToCoordinator::ControlHead { server, .. }
+        | ToCoordinator::Confirm { server, .. }
+        | ToCoordinator::Loads { server, .. }
+        | ToCoordinator::Room { server, .. }
+        | ToCoordinator::ReadSpeed { server, .. }
+        | ToCoordinator::DiskRoom { server, .. }
+        | ToCoordinator::Means(Means { server, .. })
+        | ToCoordinator::PartitionProgress(PartitionProgress { server, .. })
+        | ToCoordinator::MigrationProgress(MigrationProgress { server, .. }) => Some(*server),
+        // Their answer to a server that is not UP is `Stale`.
+        ToCoordinator::PartitionDone(_) | ToCoordinator::MigrationDone(_) => None,
+        ToCoordinator::Enlist(_)
+        | ToCoordinator::ClientLease { .. }
+        | ToCoordinator::AreAlive { .. }
+        | ToCoordinator::Map { .. }
+        | ToCoordinator::MapChanges { .. }
+        | ToCoordinator::Servers
+        | ToCoordinator::AreGone { .. }
+        | ToCoordinator::Users
+        | ToCoordinator::SetUsers(_)
+        | ToCoordinator::Functions
+        | ToCoordinator::SetFunctions(_)
+        | ToCoordinator::Certificate { .. }
+        | ToCoordinator::Admin(_) => None,
     }
 }
 

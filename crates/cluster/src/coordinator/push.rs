@@ -68,6 +68,13 @@ impl Pushes {
         &self.list
     }
 
+    /// The whole list. Older members drop the logs of servers that are not in it: so the store is
+    /// asked (coordinator::K8).
+    pub(super) fn whole_list(&self, state: &mut State) -> CoordinatorAnswer {
+        state.ask_store();
+        CoordinatorAnswer::Servers(self.list.list())
+    }
+
     /// A new leader's first list.
     pub(super) fn adopt(&mut self, list: ServerList) {
         let full = ServerListUpdate::Full(list.into());
@@ -218,14 +225,14 @@ impl Pushes {
         self.kick(state, id);
     }
 
-    /// The versions that a server has confirmed.
+    /// A server reports the versions that it has.
     pub(super) fn confirmed(
         &self,
         state: &mut State,
         id: ServerId,
         list: ListVersion,
         tablets: TabletsVersion,
-    ) {
+    ) -> CoordinatorAnswer {
         // A version that was never sent cannot be confirmed.
         let list_max = self.list.version();
         let tablets_max = state.tablets_version();
@@ -236,6 +243,7 @@ impl Pushes {
             state.tables.shares.confirmed(id, tablets.min(tablets_max));
         }
         self.kick(state, id);
+        CoordinatorAnswer::Noted
     }
 
     pub(super) fn list_told(

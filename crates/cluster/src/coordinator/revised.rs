@@ -79,11 +79,13 @@ impl<T: Revision> Revised<T> {
             state.put_meta();
             self.newest = Shared::from(record);
         }
-        self.answer()
+        self.answer(state)
     }
 
-    /// An answer with the newest record, which leaves when that record is stored.
-    pub(super) fn answer(&self) -> CoordinatorAnswer {
+    /// An answer with the newest record, which leaves when that record is stored. The answer may
+    /// deny a change, and a new member serves by it: so the store is asked (coordinator::K8).
+    pub(super) fn answer(&self, state: &mut State) -> CoordinatorAnswer {
+        state.ask_store();
         T::answer(self.newest.clone())
     }
 

@@ -16,8 +16,8 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{DirtyKey, Export, RANGE_PARTS, Store, Watch};
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
-    CoordinatorAnswer, MigrateEntries, MigrationOutcome, MigrationPhase, Peer, PeerAnswer,
-    ToCoordinator,
+    CoordinatorAnswer, MigrateEntries, MigrationDone, MigrationOutcome, MigrationPhase,
+    MigrationProgress, Peer, PeerAnswer, ToCoordinator,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -334,11 +334,11 @@ impl Source {
                 let outcome = MigrationOutcome::Failed {
                     reason: reason.clone(),
                 };
-                let report = ToCoordinator::MigrationDone {
+                let report = ToCoordinator::MigrationDone(MigrationDone {
                     migration: self.id,
                     server: env.me,
                     outcome,
-                };
+                });
                 out.reports.push((names.token(self.id), report));
             }
             return self.ask(now_us, names, out);
@@ -389,14 +389,14 @@ impl Source {
     }
 
     fn progress(&self, env: &Environment<'_>, phase: MigrationPhase) -> ToCoordinator {
-        ToCoordinator::MigrationProgress {
+        ToCoordinator::MigrationProgress(MigrationProgress {
             migration: self.id,
             server: env.me,
             bytes: 0, // the target counts them
             bytes_total: self.bytes_total,
             entries: 0,
             phase,
-        }
+        })
     }
 
     /// Whether the target has answered the last message.

@@ -13,8 +13,8 @@ use duramen_base::ids::{KeyRange, MigrationId, SegmentId, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{SideCommit, SideError, SideLog, SidePlan};
 use duramen_wire::native::message::{
-    CoordinatorAnswer, MigrateEntries, MigrationOutcome, MigrationPhase, NO_ROOM, PeerAnswer,
-    ToCoordinator,
+    CoordinatorAnswer, MigrateEntries, MigrationDone, MigrationOutcome, MigrationPhase,
+    MigrationProgress, NO_ROOM, PeerAnswer, ToCoordinator,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -391,11 +391,11 @@ impl Target {
             if is_first && self.refused.is_none() && has_bug(Bug::ServedBeforeListed) {
                 out.unlocked.push(self.id);
             }
-            let report = ToCoordinator::MigrationDone {
+            let report = ToCoordinator::MigrationDone(MigrationDone {
                 migration: self.id,
                 server: env.me,
                 outcome: outcome.clone(),
-            };
+            });
             out.reports.push((names.token(self.id), report));
         }
     }
@@ -431,14 +431,14 @@ impl Target {
     fn progress(&self, env: &Environment<'_>, phase: MigrationPhase) -> ToCoordinator {
         let report = self.side.as_ref().map(|side| side.report());
         let report = report.unwrap_or_default();
-        ToCoordinator::MigrationProgress {
+        ToCoordinator::MigrationProgress(MigrationProgress {
             migration: self.id,
             server: env.me,
             bytes: report.bytes,
             bytes_total: self.bytes_total,
             entries: report.entries,
             phase,
-        }
+        })
     }
 
     fn report_progress(

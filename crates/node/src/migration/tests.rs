@@ -12,7 +12,8 @@ use duramen_base::planted::{Bug, with_bug};
 use duramen_format::entry::NewObject;
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
-    MigrateEntries, MigrationOutcome, PeerAnswer, TabletEntry, TabletState, Tablets, ToCoordinator,
+    MigrateEntries, MigrationDone, MigrationOutcome, PeerAnswer, TabletEntry, TabletState, Tablets,
+    ToCoordinator,
 };
 use std::sync::Arc;
 
@@ -261,7 +262,7 @@ impl Rig {
     fn has_failed(&mut self, now_us: u64) -> bool {
         let reports = self.step(|migrations, env, out| migrations.poll(now_us, env, out));
         reports.reports.iter().any(|(_, report)| match report {
-            ToCoordinator::MigrationDone { outcome, .. } => {
+            ToCoordinator::MigrationDone(MigrationDone { outcome, .. }) => {
                 matches!(outcome, MigrationOutcome::Failed { .. })
             }
             _ => false,

@@ -51,8 +51,8 @@ use duramen_format::hash::KeyHasher;
 use duramen_format::segment::Kind;
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
-    CoordinatorAnswer, PartitionOutcome, Peer, PeerAnswer, ReadReplica, Recover, TableEntry,
-    ToCoordinator,
+    self, CoordinatorAnswer, PartitionDone, PartitionOutcome, Peer, PeerAnswer, ReadReplica,
+    Recover, TableEntry, ToCoordinator,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -285,12 +285,12 @@ impl Recoveries {
                     self.next += 1;
                     let token = Token::Recovery(self.next);
                     self.tokens.insert(token, *id);
-                    let report = ToCoordinator::PartitionDone {
+                    let report = ToCoordinator::PartitionDone(PartitionDone {
                         recovery: id.0,
                         partition: id.1,
                         server: me,
                         outcome: outcome.clone(),
-                    };
+                    });
                     out.reports.push((token, report));
                 }
                 Stage::Waiting(since) if *since > told => {}
@@ -498,14 +498,14 @@ impl Run {
 
     fn progress_report(&self, id: RunId, server: ServerId) -> ToCoordinator {
         let progress = self.progress(id);
-        ToCoordinator::PartitionProgress {
+        ToCoordinator::PartitionProgress(message::PartitionProgress {
             recovery: id.0,
             partition: id.1,
             server,
             bytes: progress.bytes,
             bytes_total: progress.bytes_total,
             entries: progress.entries,
-        }
+        })
     }
 
     fn progress(&self, id: RunId) -> PartitionProgress {

@@ -15,11 +15,6 @@ const LINES_MAX: usize = 70;
 /// File, function and reason.
 const LONG: &[(&str, &str, &str)] = &[
     (
-        "crates/cluster/src/coordinator/mod.rs",
-        "consider",
-        "one flat table: a row for each message to the coordinator",
-    ),
-    (
         "crates/duramen/tests/it/closing.rs",
         "every_operation_of_a_closed_store_says_so",
         "one flat list: a row for each method of a store and a session",

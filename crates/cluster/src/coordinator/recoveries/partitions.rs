@@ -9,7 +9,8 @@ use crate::recovery::{Partition, Place, Recovery};
 use duramen_base::ids::{RecoveryId, RouteHash, ServerId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
-    CoordinatorAnswer, FromCoordinator, PartitionOutcome, Refusal, ServerAnswer,
+    CoordinatorAnswer, FromCoordinator, PartitionDone, PartitionOutcome, PartitionProgress,
+    Refusal, ServerAnswer,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -233,10 +234,10 @@ impl Recoveries {
     pub(in super::super) fn done(
         &mut self,
         state: &mut State,
-        (sender, server): (ServerId, ServerId),
-        (id, partition): (RecoveryId, u32),
-        outcome: PartitionOutcome,
+        sender: ServerId,
+        done: PartitionDone,
     ) -> CoordinatorAnswer {
+        let (id, partition, server) = (done.recovery, done.partition, done.server);
         if sender != server || !state.servers.is_up(server) && !has_bug(Bug::OwnerNotUp) {
             return CoordinatorAnswer::Stale; // coordinator::K3
         }
@@ -262,7 +263,7 @@ impl Recoveries {
             Some(_) if is_rash => {}
             _ => return CoordinatorAnswer::Stale, // recovery::Y3
         }
-        match outcome {
+        match done.outcome {
             PartitionOutcome::Replayed {
                 creation,
                 bytes,
@@ -351,18 +352,12 @@ impl Recoveries {
         }
     }
 
-    pub(in super::super) fn progress(
-        &mut self,
-        server: ServerId,
-        (id, partition): (RecoveryId, u32),
-        (bytes, bytes_total): (u64, u64),
-        entries: u64,
-    ) -> CoordinatorAnswer {
-        let recovery = self.all.values_mut().find(|r| r.id == id);
-        let partition = recovery.and_then(|r| r.partitions.get_mut(partition as usize));
+    pub(in super::super) fn progress(&mut self, report: PartitionProgress) -> CoordinatorAnswer {
+        let recovery = self.all.values_mut().find(|r| r.id == report.recovery);
+        let partition = recovery.and_then(|r| r.partitions.get_mut(report.partition as usize));
         match partition {
-            Some(of) if matches!(of.place, Place::Given { to, .. } if to == server) => {
-                of.progress = (bytes, bytes_total, entries);
+            Some(of) if matches!(of.place, Place::Given { to, .. } if to == report.server) => {
+                of.progress = (report.bytes, report.bytes_total, report.entries);
                 CoordinatorAnswer::Noted
             }
             _ => refused(Refusal::Invalid(

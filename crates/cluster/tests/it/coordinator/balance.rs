@@ -6,8 +6,8 @@ use duramen_base::planted::{Bug, with_bug};
 use duramen_cluster::coordinator::Config;
 use duramen_harness::config;
 use duramen_wire::native::message::{
-    Admin, AdminAnswer, BalanceStatus, CoordinatorAnswer, MigrationOutcome, MigrationStatus,
-    PlannedMove, RangeLoad, Refusal, ServerRoom, ServerStatus, ToCoordinator,
+    Admin, AdminAnswer, BalanceStatus, CoordinatorAnswer, Means, MigrationDone, MigrationOutcome,
+    MigrationStatus, PlannedMove, RangeLoad, Refusal, ServerRoom, ServerStatus, ToCoordinator,
 };
 use std::collections::BTreeMap;
 
@@ -114,11 +114,11 @@ impl World {
             };
             self.rig.ask(server, ToCoordinator::Loads { server, loads });
             self.rig.ask(server, ToCoordinator::Room { server, room });
-            let means = ToCoordinator::Means {
+            let means = ToCoordinator::Means(Means {
                 server,
                 given_bytes,
                 segments_short: 0,
-            };
+            });
             self.rig.ask(server, means);
         }
     }
@@ -137,11 +137,11 @@ impl World {
                     (migration.to, MigrationOutcome::Complete { creation })
                 }
             };
-            let question = ToCoordinator::MigrationDone {
+            let question = ToCoordinator::MigrationDone(MigrationDone {
                 migration: migration.migration,
                 server,
                 outcome,
-            };
+            });
             self.rig.ask(server, question).expect("an answer at once");
             self.moves.push((self.rig.now_us, migration));
         }

@@ -4,18 +4,18 @@ use crate::coordinator::rig::Rig;
 use duramen_base::ids::{KeyRange, SegmentId, ServerId};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_wire::native::message::{
-    Admin, MigrationOutcome, MigrationStatus, RangeLoad, ToCoordinator,
+    Admin, MigrationDone, MigrationOutcome, MigrationStatus, RangeLoad, ToCoordinator,
 };
 
 const SECOND_US: u64 = 1_000_000;
 
 fn done(rig: &mut Rig, migration: &MigrationStatus, server: ServerId, outcome: MigrationOutcome) {
     let migration = migration.migration;
-    let question = ToCoordinator::MigrationDone {
+    let question = ToCoordinator::MigrationDone(MigrationDone {
         migration,
         server,
         outcome,
-    };
+    });
     rig.ask(server, question).expect("an answer at once");
 }
 

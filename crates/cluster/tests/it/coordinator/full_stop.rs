@@ -7,8 +7,8 @@ use duramen_base::random::Random;
 use duramen_cluster::coordinator::Sign;
 use duramen_format::control::Record;
 use duramen_wire::native::message::{
-    CoordinatorAnswer, FromCoordinator, PartitionOutcome, RangeLoad, Recover, RecoveryPhase,
-    ServerAnswer, ServerRoom, ToCoordinator,
+    CoordinatorAnswer, FromCoordinator, PartitionDone, PartitionOutcome, RangeLoad, Recover,
+    RecoveryPhase, ServerAnswer, ServerRoom, ToCoordinator,
 };
 use std::collections::BTreeMap;
 
@@ -231,12 +231,12 @@ impl World {
     }
 
     fn end(&mut self, asked: &PendingCall, outcome: PartitionOutcome) {
-        let question = ToCoordinator::PartitionDone {
+        let question = ToCoordinator::PartitionDone(PartitionDone {
             recovery: order(asked).recovery,
             partition: order(asked).partition,
             server: asked.to,
             outcome,
-        };
+        });
         let answer = self.rig.ask(asked.to, question);
         assert!(matches!(answer, Some(CoordinatorAnswer::Accepted { .. })));
     }

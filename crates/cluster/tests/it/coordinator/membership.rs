@@ -9,8 +9,9 @@ use duramen_cluster::coordinator::store::MetaStore;
 use duramen_cluster::coordinator::{Input, Sign};
 use duramen_cluster::membership::{Applied, Members};
 use duramen_wire::native::message::{
-    Admin, CoordinatorAnswer, FromCoordinator, MigrationOutcome, PartitionOutcome, Refusal,
-    ServerAnswer, ServerChange, ServerListUpdate, ServerStatus, ToCoordinator,
+    Admin, CoordinatorAnswer, FromCoordinator, MigrationDone, MigrationOutcome, PartitionDone,
+    PartitionOutcome, Refusal, ServerAnswer, ServerChange, ServerListUpdate, ServerStatus,
+    ToCoordinator,
 };
 
 #[test]
@@ -91,14 +92,14 @@ fn denied_by_who_slept(question: ToCoordinator) -> bool {
 #[test]
 fn who_slept_does_not_deny_what_came_after_it() {
     let questions = [
-        ToCoordinator::MigrationDone {
+        ToCoordinator::MigrationDone(MigrationDone {
             migration: MigrationId(77),
             server: ServerId::new(0, 1),
             outcome: MigrationOutcome::Complete {
                 creation: SegmentId(5),
             },
-        },
-        ToCoordinator::PartitionDone {
+        }),
+        ToCoordinator::PartitionDone(PartitionDone {
             recovery: RecoveryId(77),
             partition: 0,
             server: ServerId::new(0, 1),
@@ -107,7 +108,7 @@ fn who_slept_does_not_deny_what_came_after_it() {
                 bytes: 1,
                 entries: 1,
             },
-        },
+        }),
         ToCoordinator::AreAlive {
             clients: vec![ClientId(77)],
         },

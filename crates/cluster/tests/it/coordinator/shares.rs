@@ -5,8 +5,8 @@ use crate::coordinator::rig::Rig;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
 use duramen_wire::native::codec::{Envelope, encode_coordinator_answer};
 use duramen_wire::native::message::{
-    Admin, AdminAnswer, CoordinatorAnswer, FromCoordinator, MigrationOutcome, Overview,
-    PAGE_TABLETS_MAX, RangeLoad, Refusal, ServerRoom, TabletPage, ToCoordinator,
+    Admin, AdminAnswer, CoordinatorAnswer, FromCoordinator, MigrationDone, MigrationOutcome,
+    Overview, PAGE_TABLETS_MAX, RangeLoad, Refusal, ServerRoom, TabletPage, ToCoordinator,
 };
 
 const MIB: u64 = 1 << 20;
@@ -48,13 +48,13 @@ fn refusal(answer: CoordinatorAnswer) -> String {
 }
 
 fn complete(rig: &mut Rig, migration: MigrationId, server: ServerId) {
-    let done = ToCoordinator::MigrationDone {
+    let done = ToCoordinator::MigrationDone(MigrationDone {
         migration,
         server,
         outcome: MigrationOutcome::Complete {
             creation: SegmentId(9),
         },
-    };
+    });
     let answer = rig.ask(server, done);
     assert!(matches!(answer, Some(CoordinatorAnswer::Accepted { .. })));
 }

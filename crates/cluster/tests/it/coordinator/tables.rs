@@ -4,8 +4,8 @@ use crate::coordinator::rig::Rig;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_wire::native::message::{
-    Admin, AdminAnswer, CoordinatorAnswer, MigrationOutcome, MigrationPhase, Refusal, TabletMap,
-    TabletState, Tablets, ToCoordinator,
+    Admin, AdminAnswer, CoordinatorAnswer, MigrationDone, MigrationOutcome, MigrationPhase,
+    MigrationProgress, Refusal, TabletMap, TabletState, Tablets, ToCoordinator,
 };
 use std::collections::BTreeMap;
 
@@ -57,13 +57,13 @@ fn migrate(rig: &mut Rig, table: TableId, range: KeyRange, to: ServerId) -> Migr
 }
 
 fn complete(rig: &mut Rig, migration: MigrationId, server: ServerId) -> CoordinatorAnswer {
-    let question = ToCoordinator::MigrationDone {
+    let question = ToCoordinator::MigrationDone(MigrationDone {
         migration,
         server,
         outcome: MigrationOutcome::Complete {
             creation: SegmentId(5),
         },
-    };
+    });
     rig.ask(server, question).expect("an answer at once")
 }
 
@@ -246,13 +246,13 @@ fn target_crashes() -> (ServerId, ServerId) {
     let from = owner_of(&mut rig, table, RouteHash(0));
     let to = if from == one { two } else { one };
     let migration = migrate(&mut rig, table, KeyRange::ALL, to);
-    let question = ToCoordinator::MigrationDone {
+    let question = ToCoordinator::MigrationDone(MigrationDone {
         migration,
         server: to,
         outcome: MigrationOutcome::Complete {
             creation: SegmentId(5),
         },
-    };
+    });
     rig.leader.stores = false; // the next changes are one step for the store
     rig.ask(
         ServerId::NONE,
@@ -305,13 +305,13 @@ fn a_target_without_space_ends_a_migration() {
     let to = servers.into_iter().find(|s| *s != from).unwrap();
     let migration = migrate(&mut rig, table, KeyRange::ALL, to);
     rig.be_good();
-    let failed = ToCoordinator::MigrationDone {
+    let failed = ToCoordinator::MigrationDone(MigrationDone {
         migration,
         server: to,
         outcome: MigrationOutcome::Failed {
             reason: "no space".to_owned(),
         },
-    };
+    });
     assert!(matches!(
         rig.ask(to, failed),
         Some(CoordinatorAnswer::Accepted { .. })
@@ -340,13 +340,15 @@ fn its_target_says_how_far_a_migration_is() {
     let from = owner_of(&mut rig, table, RouteHash(0));
     let to = servers.into_iter().find(|s| *s != from).unwrap();
     let migration = migrate(&mut rig, table, KeyRange::ALL, to);
-    let says = |server, bytes| ToCoordinator::MigrationProgress {
-        migration,
-        server,
-        bytes,
-        bytes_total: 1000,
-        entries: 3,
-        phase: MigrationPhase::Copying,
+    let says = |server, bytes| {
+        ToCoordinator::MigrationProgress(MigrationProgress {
+            migration,
+            server,
+            bytes,
+            bytes_total: 1000,
+            entries: 3,
+            phase: MigrationPhase::Copying,
+        })
     };
     assert_eq!(rig.status().migrations[0].phase, MigrationPhase::Waiting);
     assert_eq!(rig.ask(to, says(to, 100)), Some(CoordinatorAnswer::Noted));
@@ -377,13 +379,15 @@ fn what_neither_side_of_a_migration_serves_is_not_called_served() {
     let to = servers.into_iter().find(|s| *s != from).unwrap();
     let migration = migrate(&mut rig, table, KeyRange::ALL, to);
     rig.be_good();
-    let says = |server, phase| ToCoordinator::MigrationProgress {
-        migration,
-        server,
-        bytes: 0,
-        bytes_total: 0,
-        entries: 0,
-        phase,
+    let says = |server, phase| {
+        ToCoordinator::MigrationProgress(MigrationProgress {
+            migration,
+            server,
+            bytes: 0,
+            bytes_total: 0,
+            entries: 0,
+            phase,
+        })
     };
     let shown = |rig: &Rig| {
         let overview = rig.leader.coordinator.overview();

@@ -4,7 +4,7 @@ use crate::coordinator::rig::{Rig, enlist};
 use duramen_base::ids::ServerId;
 use duramen_cluster::coordinator::Sign;
 use duramen_wire::native::message::{
-    Admin, AdminAnswer, CoordinatorAnswer, ServerRoom, ToCoordinator, Wait,
+    Admin, AdminAnswer, CoordinatorAnswer, Means, ServerRoom, ToCoordinator, Wait,
 };
 
 const MIB: u64 = 1 << 20;
@@ -134,11 +134,11 @@ fn segments_that_lack_copies_are_named() {
     let (mut rig, servers) = cluster(4, 50);
     let server = servers[1];
     let short = |rig: &mut Rig, segments_short| {
-        let question = ToCoordinator::Means {
+        let question = ToCoordinator::Means(Means {
             server,
             given_bytes: 0,
             segments_short,
-        };
+        });
         let noted = rig.ask(server, question);
         assert_eq!(noted, Some(CoordinatorAnswer::Noted));
     };

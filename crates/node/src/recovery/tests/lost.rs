@@ -112,7 +112,7 @@ fn outcome_without(
         }
         effects.jobs.drain(..).for_each(|job| rig.run(job));
         for (_, report) in effects.reports {
-            if let ToCoordinator::PartitionDone { outcome, .. } = report {
+            if let ToCoordinator::PartitionDone(PartitionDone { outcome, .. }) = report {
                 return (outcome, objects);
             }
         }

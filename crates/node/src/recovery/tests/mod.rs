@@ -227,7 +227,7 @@ fn stale() {
     run.is_committed = true;
     run.stage = Stage::Reporting(outcome, 0);
     let reports = rig.poll().reports;
-    let [(token, ToCoordinator::PartitionDone { .. })] = &reports[..] else {
+    let [(token, ToCoordinator::PartitionDone(_))] = &reports[..] else {
         panic!("{reports:?}");
     };
     assert!(rig.poll().reports.is_empty(), "it was just told");
@@ -359,7 +359,8 @@ fn what_no_backup_stores_is_taken_back() {
     rig.run(back);
     assert_eq!(objects(&rig), 0);
     let reports = rig.poll().reports;
-    let [(token, ToCoordinator::PartitionDone { outcome, .. })] = &reports[..] else {
+    let [(token, ToCoordinator::PartitionDone(PartitionDone { outcome, .. }))] = &reports[..]
+    else {
         panic!("{reports:?}");
     };
     assert!(matches!(outcome, PartitionOutcome::Failed { .. }));
@@ -390,10 +391,10 @@ fn who_gives_up_waits_for_its_jobs_and_then_says_so() {
         reports[..],
         [(
             _,
-            ToCoordinator::PartitionDone {
+            ToCoordinator::PartitionDone(PartitionDone {
                 outcome: PartitionOutcome::Failed { .. },
                 ..
-            }
+            })
         )]
     ));
     rig.recoveries.abort(ID);
@@ -412,7 +413,7 @@ fn without_a_source_that_is_up_it_is_given_up_soon() {
         assert!(out.requests.is_empty());
         out.jobs.into_iter().for_each(|job| rig.run(job));
         reports = out.reports;
-        reports.retain(|(_, report)| matches!(report, ToCoordinator::PartitionDone { .. }));
+        reports.retain(|(_, report)| matches!(report, ToCoordinator::PartitionDone(_)));
         rig.now_us += 10_000;
     }
 }
@@ -436,7 +437,9 @@ fn what_backups_do_not_store_is_for_another_master_and_purged_here() {
     rig.now_us = SETTLE_US;
     let out = rig.poll();
     let report = out.reports.iter().find_map(|(token, report)| match report {
-        ToCoordinator::PartitionDone { outcome, .. } => Some((*token, outcome.clone())),
+        ToCoordinator::PartitionDone(PartitionDone { outcome, .. }) => {
+            Some((*token, outcome.clone()))
+        }
         _ => None,
     });
     let (token, outcome) = report.expect("the coordinator is told");

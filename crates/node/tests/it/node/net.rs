@@ -457,7 +457,7 @@ impl Net {
         let server = &self.servers[n];
         let (sender, life) = (server.node.member().id(), server.life);
         let reply = ReplyId(self.queue.number());
-        let is_end = matches!(question, ToCoordinator::MigrationDone { .. });
+        let is_end = matches!(question, ToCoordinator::MigrationDone(_));
         let is_lost = self.cut.contains(&(n, COORDINATOR)) || is_end && self.loses_ends;
         let asker = Asker::Node(n, life, token, Box::new(question.clone()));
         self.askers.insert(reply, asker);

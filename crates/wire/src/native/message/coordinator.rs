@@ -29,29 +29,12 @@ pub enum ToCoordinator {
         min_open: SegmentId,
     },
     /// The result of a recovery's partition. → `Accepted` or `Stale`
-    PartitionDone {
-        recovery: RecoveryId,
-        partition: u32,
-        server: ServerId,
-        outcome: PartitionOutcome,
-    },
+    PartitionDone(PartitionDone),
     /// Progress, for people. → `Noted`
-    PartitionProgress {
-        recovery: RecoveryId,
-        partition: u32,
-        server: ServerId,
-        /// Bytes of replicas read so far, and in total.
-        bytes: u64,
-        bytes_total: u64,
-        entries: u64,
-    },
+    PartitionProgress(PartitionProgress),
     /// The result of a migration, from its target (`Failed` also from its source). → `Accepted` or
     /// `Stale`
-    MigrationDone {
-        migration: MigrationId,
-        server: ServerId,
-        outcome: MigrationOutcome,
-    },
+    MigrationDone(MigrationDone),
     /// The sender has this server list and these tablets. It is also sent after each update. →
     /// `Noted`
     Confirm {
@@ -81,15 +64,7 @@ pub enum ToCoordinator {
     /// For people and tools. → `Admin`
     Admin(Admin),
     /// Progress, for people, from the target. → `Noted`
-    MigrationProgress {
-        migration: MigrationId,
-        server: ServerId,
-        /// Bytes of entries taken over so far, and their estimated total.
-        bytes: u64,
-        bytes_total: u64,
-        entries: u64,
-        phase: MigrationPhase,
-    },
+    MigrationProgress(MigrationProgress),
     /// The changes of the map since a version that the sender has: for members, of which there may
     /// be thousands. → `MapStep`, `MapIsCurrent`, or `Map` if the changes are not known any more
     MapChanges { since: MapVersion },
@@ -126,11 +101,7 @@ pub enum ToCoordinator {
     /// room, it does not depend on the data. Also the number of closed segments of its log that
     /// lack a copy because no backup takes one. Sent when they have changed. Not persisted. →
     /// `Noted`. Older coordinators answer that it is not understood.
-    Means {
-        server: ServerId,
-        given_bytes: u64,
-        segments_short: u64,
-    },
+    Means(Means),
     /// A backup asks which of these logs, whose servers are not in its list, are not needed any
     /// more. → `Gone`. Older coordinators answer that it is not understood.
     AreGone { logs: Vec<ServerId> },
@@ -156,6 +127,55 @@ pub struct Enlist {
     pub read_bytes_per_s: u64,
     /// Bytes of its segments; must equal those of [`ClusterSettings`].
     pub segment_bytes: u32,
+}
+
+/// See [`ToCoordinator::PartitionDone`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionDone {
+    pub recovery: RecoveryId,
+    pub partition: u32,
+    pub server: ServerId,
+    pub outcome: PartitionOutcome,
+}
+
+/// See [`ToCoordinator::PartitionProgress`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionProgress {
+    pub recovery: RecoveryId,
+    pub partition: u32,
+    pub server: ServerId,
+    /// Bytes of replicas read so far, and in total.
+    pub bytes: u64,
+    pub bytes_total: u64,
+    pub entries: u64,
+}
+
+/// See [`ToCoordinator::MigrationDone`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrationDone {
+    pub migration: MigrationId,
+    pub server: ServerId,
+    pub outcome: MigrationOutcome,
+}
+
+/// See [`ToCoordinator::MigrationProgress`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrationProgress {
+    pub migration: MigrationId,
+    pub server: ServerId,
+    /// Bytes of entries taken over so far, and their estimated total.
+    pub bytes: u64,
+    pub bytes_total: u64,
+    pub entries: u64,
+    pub phase: MigrationPhase,
+}
+
+/// See [`ToCoordinator::Means`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Means {
+    pub server: ServerId,
+    pub given_bytes: u64,
+    pub segments_short: u64,
 }
 
 /// Result of a partition.

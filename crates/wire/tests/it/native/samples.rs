@@ -143,7 +143,7 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
             server: LOG,
             min_open: SegmentId(7),
         },
-        ToCoordinator::PartitionDone {
+        ToCoordinator::PartitionDone(PartitionDone {
             recovery,
             partition: 1,
             server: LOG,
@@ -152,8 +152,8 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
                 bytes: 9,
                 entries: 10,
             },
-        },
-        ToCoordinator::PartitionDone {
+        }),
+        ToCoordinator::PartitionDone(PartitionDone {
             recovery,
             partition: 1,
             server: LOG,
@@ -161,22 +161,22 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
                 retry_elsewhere: true,
                 reason: "full".into(),
             },
-        },
-        ToCoordinator::PartitionProgress {
+        }),
+        ToCoordinator::PartitionProgress(PartitionProgress {
             recovery,
             partition: 1,
             server: LOG,
             bytes: 2,
             bytes_total: 3,
             entries: 4,
-        },
-        ToCoordinator::MigrationDone {
+        }),
+        ToCoordinator::MigrationDone(MigrationDone {
             migration,
             server: LOG,
             outcome: MigrationOutcome::Complete {
                 creation: SegmentId(8),
             },
-        },
+        }),
         ToCoordinator::Confirm {
             server: LOG,
             list_version: ListVersion(1),
@@ -204,14 +204,14 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         ToCoordinator::Servers,
     ];
     all.extend(admin().into_iter().map(ToCoordinator::Admin));
-    all.push(ToCoordinator::MigrationProgress {
+    all.push(ToCoordinator::MigrationProgress(MigrationProgress {
         migration,
         server: LOG,
         bytes: 2,
         bytes_total: 3,
         entries: 4,
         phase: MigrationPhase::Copying,
-    });
+    }));
     all.push(ToCoordinator::Room {
         server: LOG,
         room: room(),
@@ -239,20 +239,20 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         expires_s: 1_800_000_000,
     });
     all.extend(rebalance().map(ToCoordinator::Admin));
-    all.push(ToCoordinator::PartitionDone {
+    all.push(ToCoordinator::PartitionDone(PartitionDone {
         recovery: RecoveryId(11),
         partition: 1,
         server: LOG,
         outcome: PartitionOutcome::Lost {
             losses: recovery_samples::losses(),
         },
-    });
+    }));
     all.extend(recovery_samples::questions().map(ToCoordinator::Admin));
-    all.push(ToCoordinator::Means {
+    all.push(ToCoordinator::Means(Means {
         server: LOG,
         given_bytes: 5,
         segments_short: 6,
-    });
+    }));
     all.push(ToCoordinator::AreGone {
         logs: vec![LOG, OTHER],
     });

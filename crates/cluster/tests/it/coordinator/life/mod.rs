@@ -14,9 +14,9 @@ use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
 use duramen_format::segment::{Header, Kind};
 use duramen_wire::native::message::{
-    CoordinatorAnswer, FromCoordinator, MigrationOutcome, PartitionOutcome, Recover, Refusal,
-    ReplicaEntry, Replicas, ServerAnswer, ServerChange, ServerListUpdate, TabletState, Tablets,
-    ToCoordinator,
+    CoordinatorAnswer, FromCoordinator, MigrationDone, MigrationOutcome, PartitionDone,
+    PartitionOutcome, Recover, Refusal, ReplicaEntry, Replicas, ServerAnswer, ServerChange,
+    ServerListUpdate, TabletState, Tablets, ToCoordinator,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -377,30 +377,32 @@ impl Server {
 fn report(source: Source, arrival: &Arrival, server: ServerId) -> ToCoordinator {
     let creation = arrival.creation;
     match (source, arrival.failed.clone()) {
-        (Source::Partition(recovery, partition), failed) => ToCoordinator::PartitionDone {
-            recovery,
-            partition,
-            server,
-            outcome: match failed {
-                None => PartitionOutcome::Replayed {
-                    creation,
-                    bytes: 0,
-                    entries: arrival.data.len() as u64,
+        (Source::Partition(recovery, partition), failed) => {
+            ToCoordinator::PartitionDone(PartitionDone {
+                recovery,
+                partition,
+                server,
+                outcome: match failed {
+                    None => PartitionOutcome::Replayed {
+                        creation,
+                        bytes: 0,
+                        entries: arrival.data.len() as u64,
+                    },
+                    Some((retry_elsewhere, reason)) => PartitionOutcome::Failed {
+                        retry_elsewhere,
+                        reason,
+                    },
                 },
-                Some((retry_elsewhere, reason)) => PartitionOutcome::Failed {
-                    retry_elsewhere,
-                    reason,
-                },
-            },
-        },
-        (Source::Migration(migration), failed) => ToCoordinator::MigrationDone {
+            })
+        }
+        (Source::Migration(migration), failed) => ToCoordinator::MigrationDone(MigrationDone {
             migration,
             server,
             outcome: match failed {
                 None => MigrationOutcome::Complete { creation },
                 Some((_, reason)) => MigrationOutcome::Failed { reason },
             },
-        },
+        }),
     }
 }
 

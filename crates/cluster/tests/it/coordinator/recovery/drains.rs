@@ -1,19 +1,19 @@
 //! Tablets that drained servers recover, and that move on.
 
 use super::*;
-use duramen_wire::native::message::MigrationOutcome;
+use duramen_wire::native::message::{MigrationDone, MigrationOutcome};
 
 /// A minute in which all moves succeed.
 fn live(case: &mut Case) {
     for _ in 0..60 {
         for moving in case.rig.status().migrations {
-            let done = ToCoordinator::MigrationDone {
+            let done = ToCoordinator::MigrationDone(MigrationDone {
                 migration: moving.migration,
                 server: moving.to,
                 outcome: MigrationOutcome::Complete {
                     creation: SegmentId(60),
                 },
-            };
+            });
             case.rig.ask(moving.to, done).expect("an answer at once");
         }
         case.rig.live(1_000_000);

@@ -12,8 +12,8 @@ use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, SegmentId, ServerId, Ta
 use duramen_base::planted::{Bug, with_bug};
 use duramen_format::control::Record;
 use duramen_wire::native::message::{
-    Admin, CoordinatorAnswer, FromCoordinator, PartitionOutcome, RangeLoad, Recover, RecoveryPhase,
-    Refusal, ServerAnswer, ServerRoom, TabletState, ToCoordinator,
+    Admin, CoordinatorAnswer, FromCoordinator, PartitionDone, PartitionOutcome, RangeLoad, Recover,
+    RecoveryPhase, Refusal, ServerAnswer, ServerRoom, TabletState, ToCoordinator,
 };
 use std::collections::BTreeMap;
 
@@ -90,12 +90,12 @@ fn report(
     server: ServerId,
     outcome: PartitionOutcome,
 ) -> ToCoordinator {
-    ToCoordinator::PartitionDone {
+    ToCoordinator::PartitionDone(PartitionDone {
         recovery,
         partition,
         server,
         outcome,
-    }
+    })
 }
 
 const REPLAYED: PartitionOutcome = PartitionOutcome::Replayed {
