@@ -415,10 +415,10 @@ impl Driver {
     /// Microseconds until there is something to do without an event; `None` if nothing is due.
     fn timeout_us(&mut self, now_us: u64) -> Option<u64> {
         self.inbox.release(std::mem::take(&mut self.ended));
-        let (may_sleep, waiting_us) = self.inbox.may_sleep();
-        if !may_sleep || !self.ready.is_empty() || !self.broken.is_empty() {
+        let sleep = self.inbox.may_sleep();
+        let Some(sleep) = sleep.filter(|_| self.ready.is_empty() && self.broken.is_empty()) else {
             return Some(0);
-        }
+        };
         let deadline_us = self.options.deadline.as_micros() as u64;
         let deadline = |begun_us: u64| begun_us.saturating_add(deadline_us);
         let timer = self.timers.first().map(|(wakes_us, _)| *wakes_us);
@@ -426,7 +426,8 @@ impl Driver {
             let queued = lane.queue.front().map(|call| deadline(call.begun_us));
             queued.into_iter().chain(lane.link.expires_us())
         });
-        let first = lanes.chain(timer).chain(waiting_us.map(deadline)).min();
+        let waiting = sleep.waiting_since_us.map(deadline);
+        let first = lanes.chain(timer).chain(waiting).min();
         first.map(|at_us| at_us.saturating_sub(now_us))
     }
 

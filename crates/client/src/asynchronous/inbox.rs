@@ -25,6 +25,13 @@ use std::time::{Duration, Instant};
 /// Addresses of a lane's host name.
 pub(super) type Resolved = (usize, Result<Vec<SocketAddr>, String>);
 
+/// The driver may sleep until the bell rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sleep {
+    /// When the first waiting operation was called.
+    pub waiting_since_us: Option<u64>,
+}
+
 /// Operations and bytes, in flight or no longer so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Load {
@@ -250,14 +257,15 @@ impl Inbox {
         (first.get().begun_us <= begun_before_us).then(|| first.remove())
     }
 
-    /// Whether the driver may sleep until the bell rings, and when the first waiting operation was
-    /// called.
-    pub fn may_sleep(&self) -> (bool, Option<u64>) {
+    /// Lets the driver sleep; none if it has something to do.
+    pub fn may_sleep(&self) -> Option<Sleep> {
         let mut state = self.state();
         let is_quiet = state.calls.is_empty() && state.resolved.is_empty();
         state.is_asleep = is_quiet && state.closed.is_none();
         let first = state.waiting.values().next();
-        (state.is_asleep, first.map(|call| call.begun_us))
+        state.is_asleep.then_some(Sleep {
+            waiting_since_us: first.map(|call| call.begun_us),
+        })
     }
 
     /// Operations in flight, and those that wait.
@@ -364,15 +372,16 @@ mod tests {
         let heard = || rustix::io::read(inbox.bell(), &mut [0; 8]).is_ok();
         let first = write(&inbox, b"");
         assert!(!heard(), "it is awake");
-        assert_eq!(inbox.may_sleep(), (false, None), "it has something to do");
+        assert_eq!(inbox.may_sleep(), None, "it has something to do");
         assert_eq!(inbox.take().calls.len(), 1);
-        assert_eq!(inbox.may_sleep(), (true, None));
+        let waiting_since_us = None;
+        assert_eq!(inbox.may_sleep(), Some(Sleep { waiting_since_us }));
         let second = write(&inbox, b"");
         assert!(heard());
         let third = write(&inbox, b"");
         assert!(!heard(), "it is awake already");
         assert_eq!(inbox.take().calls.len(), 2);
-        assert!(inbox.may_sleep().0);
+        assert!(inbox.may_sleep().is_some());
         inbox.close("for a test");
         assert!(heard());
         drop((first, second, third));

@@ -51,7 +51,7 @@ use duramen_wire::native::codec::{
 use duramen_wire::native::message::{
     Answer, CoordinatorAnswer, Problem, Refusal, TabletMap, ToCoordinator,
 };
-use session::{SessionKey, Sessions};
+use session::{LeaseNeed, SessionKey, Sessions};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -298,7 +298,7 @@ impl Core {
             let is_needy = match part.route(&self.routes) {
                 Route::Owner { server, .. } if self.exactly_once && part.mutates() => {
                     let key = part.session().unwrap_or_else(|| self.sessions.key(server));
-                    self.sessions.get(key).wants_lease(now_us) == Some(None)
+                    self.sessions.get(key).lease_need(now_us) == Some(LeaseNeed::New)
                 }
                 Route::Owner { .. } | Route::Here(_) => false,
                 _ => true,
@@ -343,14 +343,15 @@ impl Core {
         // In the first half of a lease nothing is asked; in the second half, the next call that
         // comes here renews it.
         let session = self.sessions.get(key);
-        let client = session.wants_lease(now_us)?;
+        let need = session.lease_need(now_us)?;
         let asked_until_us = session.asked_until_us;
         if now_us >= asked_until_us {
             session.asked_until_us = now_us + self.ask_timeout_us;
+            let client = need.renewed();
             let question = ToCoordinator::ClientLease { client };
             return Some(self.ask(now_us, question, RequestKind::Lease(key)));
         }
-        let must_wait = client.is_none() && self.routes.version() != MapVersion(0);
+        let must_wait = need == LeaseNeed::New && self.routes.version() != MapVersion(0);
         must_wait.then(|| Self::wait(now_us, batch, asked_until_us))
     }
 

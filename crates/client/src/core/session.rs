@@ -52,6 +52,25 @@ impl Sessions {
     }
 }
 
+/// The lease that a session should request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeaseNeed {
+    /// There is no lease, or it has ended.
+    New,
+    /// The lease of this client is valid, and its first half is over.
+    Renewal(ClientId),
+}
+
+impl LeaseNeed {
+    /// The client whose lease is to be renewed.
+    pub fn renewed(self) -> Option<ClientId> {
+        match self {
+            LeaseNeed::Renewal(client) => Some(client),
+            LeaseNeed::New => None,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Session {
     client: Option<ClientId>,
@@ -70,12 +89,11 @@ impl Session {
         self.client.filter(|_| now_us < self.lease_until_us) // S4
     }
 
-    /// Returns `Some` if a lease should be requested, with the client whose lease is to be renewed,
-    /// if there is one. `None` if the lease is fresh.
-    pub fn wants_lease(&self, now_us: u64) -> Option<Option<ClientId>> {
+    /// The lease that should be requested at this time; none if the lease is fresh.
+    pub fn lease_need(&self, now_us: u64) -> Option<LeaseNeed> {
         match self.client(now_us) {
-            None => Some(None),
-            Some(client) if now_us >= self.renew_at_us => Some(Some(client)),
+            None => Some(LeaseNeed::New),
+            Some(client) if now_us >= self.renew_at_us => Some(LeaseNeed::Renewal(client)),
             Some(_) => None,
         }
     }
@@ -157,7 +175,7 @@ mod tests {
 
     fn session() -> Session {
         let mut session = Session::default();
-        assert_eq!(session.wants_lease(0), Some(None));
+        assert_eq!(session.lease_need(0), Some(LeaseNeed::New));
         session.leased(1_000, CLIENT, 100);
         session
     }
@@ -192,14 +210,14 @@ mod tests {
     #[test]
     fn a_lease_is_renewed_at_half_and_not_used_to_its_end() {
         let mut session = session();
-        assert_eq!(session.wants_lease(50_999), None);
-        assert_eq!(session.wants_lease(51_000), Some(Some(CLIENT)));
+        assert_eq!(session.lease_need(50_999), None);
+        assert_eq!(session.lease_need(51_000), Some(LeaseNeed::Renewal(CLIENT)));
         session.renew_later(60_000);
-        assert_eq!(session.wants_lease(51_000), None);
+        assert_eq!(session.lease_need(51_000), None);
         assert_eq!(session.client(90_999), Some(CLIENT));
         assert_eq!(session.client(91_000), None);
         assert_eq!(session.begin(91_000), None);
-        assert_eq!(session.wants_lease(91_000), Some(None));
+        assert_eq!(session.lease_need(91_000), Some(LeaseNeed::New));
         session.leased(91_000, ClientId(8), 100);
         assert_eq!(session.begin(91_001), Some((ClientId(8), RpcId(1))));
         assert_eq!(session.rpc(CLIENT, RpcId(5)).acknowledged, RpcId(0));
