@@ -24,6 +24,13 @@ struct Lines {
     left_out: u64,
 }
 
+/// A line that may be written now.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The number of lines that were left out before it; none instead of 0, which is not shown.
+    pub left_out: Option<u64>,
+}
+
 impl Seldom {
     pub const fn new() -> Seldom {
         Seldom(Mutex::new(Lines {
@@ -33,13 +40,12 @@ impl Seldom {
         }))
     }
 
-    /// Returns `Some` if a line may be written now, with the number of lines that were left out
-    /// before it, or `None` inside if that is 0.
-    pub fn turn(&self) -> Option<Option<u64>> {
+    /// The next line; none if it is left out.
+    pub fn turn(&self) -> Option<Line> {
         self.turn_at(Instant::now())
     }
 
-    fn turn_at(&self, now: Instant) -> Option<Option<u64>> {
+    fn turn_at(&self, now: Instant) -> Option<Line> {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = |since| now.saturating_duration_since(since) >= INTERVAL;
         if lines.since.is_none_or(is_over) {
@@ -52,7 +58,9 @@ impl Seldom {
         }
         lines.written += 1;
         let left_out = std::mem::take(&mut lines.left_out);
-        Some((left_out > 0).then_some(left_out))
+        Some(Line {
+            left_out: (left_out > 0).then_some(left_out),
+        })
     }
 }
 
@@ -62,7 +70,7 @@ impl Seldom {
 macro_rules! seldom {
     ($level:ident, $($line:tt)+) => {{
         static LINES: $crate::seldom::Seldom = $crate::seldom::Seldom::new();
-        if let Some(left_out) = LINES.turn() {
+        if let Some($crate::seldom::Line { left_out }) = LINES.turn() {
             tracing::$level!(left_out, $($line)+);
         }
     }};
@@ -75,13 +83,14 @@ mod tests {
     #[test]
     fn lines_are_bounded_and_those_left_out_are_counted() {
         let (seldom, start) = (Seldom::new(), Instant::now());
+        let line = |left_out| Some(Line { left_out });
         for _ in 0..LINES_MAX {
-            assert_eq!(seldom.turn_at(start), Some(None));
+            assert_eq!(seldom.turn_at(start), line(None));
         }
         for n in 0..1_000 {
             assert_eq!(seldom.turn_at(start + INTERVAL * n / 1_001), None);
         }
-        assert_eq!(seldom.turn_at(start + INTERVAL), Some(Some(1_000)));
-        assert_eq!(seldom.turn_at(start + INTERVAL), Some(None));
+        assert_eq!(seldom.turn_at(start + INTERVAL), line(Some(1_000)));
+        assert_eq!(seldom.turn_at(start + INTERVAL), line(None));
     }
 }
