@@ -33,6 +33,28 @@ const WAITING_MAX: usize = 100;
 /// Maximum number of places that are remembered, so that each is searched and reported once.
 const KNOWN_MAX: usize = 10_000;
 
+/// The result of a search at a place with damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// This bit had flipped.
+    Flipped(Flip),
+    /// No single bit explains the damage.
+    Unexplained,
+}
+
+impl Finding {
+    pub fn of(flip: Option<Flip>) -> Finding {
+        flip.map_or(Finding::Unexplained, Finding::Flipped)
+    }
+
+    pub fn flip(self) -> Option<Flip> {
+        match self {
+            Finding::Flipped(flip) => Some(flip),
+            Finding::Unexplained => None,
+        }
+    }
+}
+
 /// A location, and the incarnation of its window.
 type Place = (u64, u64);
 
@@ -41,7 +63,7 @@ type Place = (u64, u64);
 pub struct Damages {
     listener: OnceLock<Listener>,
     waiting: Mutex<Vec<EntryDamage>>,
-    known: Mutex<BTreeMap<Place, Option<Flip>>>,
+    known: Mutex<BTreeMap<Place, Finding>>,
     flipped_bits: AtomicU64,
     damaged_entries: AtomicU64,
     given_up_listener: OnceLock<GivenUpListener>,
@@ -77,22 +99,21 @@ impl Damages {
         waiting.drain(..).for_each(|damage| listener(&damage));
     }
 
-    /// The result of an earlier search at a place: the bit that had flipped, or none that explains
-    /// the damage.
-    pub fn known(&self, place: Place) -> Option<Option<Flip>> {
+    /// The result of an earlier search at a place; none if there was no search.
+    pub fn known(&self, place: Place) -> Option<Finding> {
         let known = self.known.lock().expect("damages");
         known.get(&place).copied()
     }
 
     /// As [`tell`](Self::tell), unless the same finding at this place was reported before.
-    pub fn tell_once(&self, place: Place, found: Option<Flip>, damage: EntryDamage) {
+    pub fn tell_once(&self, place: Place, found: Finding, damage: EntryDamage) {
         if self.note(place, found) {
             self.tell(damage);
         }
     }
 
     /// Keeps the result of a search at a place. Returns false if it was known.
-    pub fn note(&self, place: Place, found: Option<Flip>) -> bool {
+    pub fn note(&self, place: Place, found: Finding) -> bool {
         let mut known = self.known.lock().expect("damages");
         if known.len() >= KNOWN_MAX {
             known.clear();

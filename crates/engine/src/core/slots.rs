@@ -19,7 +19,7 @@
 //! and then the swap fails. Nobody else changes a damaged slot.
 
 use super::Core;
-use super::damage::EntryDamage;
+use super::damage::{EntryDamage, Finding};
 use super::sound::bytes_of_guess;
 use crate::index::Partition;
 use crate::index::bucket::{Slot, View};
@@ -114,8 +114,9 @@ impl Slots<'_> {
         if self.core.is_loading() {
             return false; // load::R10: not while segments are loaded
         }
+        let damages = &self.core.listeners.damages;
         let known_as = (std::ptr::from_ref(place) as u64, slot.0);
-        if self.core.listeners.damages.known(known_as) == Some(None) {
+        if damages.known(known_as) == Some(Finding::Unexplained) {
             return false; // it was searched before
         }
         let whole = match self.before_flip(view, slot, in_hand) {
@@ -126,14 +127,14 @@ impl Slots<'_> {
             }
             Search::Nothing => {
                 self.tell_damaged(known_as, "before a restart");
-                self.core.listeners.damages.note(known_as, None);
+                damages.note(known_as, Finding::Unexplained);
                 return false;
             }
         };
         // Release pairs with Acquire in `View::find`, as in `View::insert`.
         let swapped = place.compare_exchange(slot.0, whole.0, Ordering::AcqRel, Ordering::Relaxed);
         if swapped.is_ok() {
-            self.core.listeners.damages.tell(EntryDamage {
+            damages.tell(EntryDamage {
                 segment: SegmentId::NONE,
                 is_mended: true,
                 what: format!(
@@ -155,7 +156,8 @@ impl Slots<'_> {
             is_mended: false,
             what: format!("its slot in the index, {slot:#018x}; {closed} {until}"),
         };
-        self.core.listeners.damages.tell_once(told_as, None, damage);
+        let damages = &self.core.listeners.damages;
+        damages.tell_once(told_as, Finding::Unexplained, damage);
     }
 
     /// The slot as it was before one of its bits flipped (I1).

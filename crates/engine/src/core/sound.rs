@@ -11,7 +11,7 @@
 //!   reported. Nothing is dropped or moved from the segment, so its replicas on disk stay listed.
 
 use super::Core;
-use super::damage::EntryDamage;
+use super::damage::{EntryDamage, Finding};
 use crate::space::Space;
 use duramen_base::ids::SegmentId;
 use duramen_format::entry::{self, Damage, ENTRY_BYTES_MAX, Entry};
@@ -110,12 +110,13 @@ pub unsafe fn mended_copy(core: &Core, location: u64, here: InMemory) -> Option<
         false => (location, u64::from(segment.incarnation())),
     };
     let known = core.listeners.damages.known(place);
-    if known == Some(None) && !here.is_copy {
+    if known == Some(Finding::Unexplained) && !here.is_copy {
         return None; // it was searched before
     }
     // SAFETY: as the caller promises.
     let mut bytes = unsafe { bytes_at(here.at, length) };
-    let flip = known.flatten().filter(|flip| flip.restores(&mut bytes));
+    let known = known.and_then(Finding::flip);
+    let flip = known.filter(|flip| flip.restores(&mut bytes));
     let flip = flip.or_else(|| mend::entry(&mut bytes));
     let mended = match (flip, entry::parse(&bytes)) {
         (Some(flip), Ok(entry)) => Ok((Mended::of(in_window, &entry, flip), entry.padded_bytes)),
@@ -131,7 +132,8 @@ pub unsafe fn mended_copy(core: &Core, location: u64, here: InMemory) -> Option<
             Err(damage) => format!("byte {in_window}: {damage}"),
         },
     };
-    core.listeners.damages.tell_once(place, flip, told);
+    let damages = &core.listeners.damages;
+    damages.tell_once(place, Finding::of(flip), told);
     let (_, length) = mended.ok()?;
     let (words, _) = bytes.get(..length)?.as_chunks();
     Some(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
