@@ -57,6 +57,29 @@ const SMALL_ENTRY_BYTES: usize = 64;
 /// Largest part of the live bytes that is kept of a segment under eviction [Rumble14 §8.6].
 const KEEP_PART_MAX: f64 = 0.75;
 
+/// The caller of a step.
+#[derive(Clone, Copy)]
+pub struct Caller {
+    /// The lock owner: a helping writer's own number, so that it passes the buckets of its own
+    /// transaction.
+    pub me: u16,
+    /// It holds a resource that an exclusive session waits for.
+    pub is_inside: bool,
+    /// It may wait for a flash device.
+    pub may_wait: bool,
+}
+
+impl Caller {
+    /// A caller that holds nothing for which others wait.
+    pub fn outside(me: u16) -> Caller {
+        Caller {
+            me,
+            is_inside: false,
+            may_wait: true,
+        }
+    }
+}
+
 /// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -70,19 +93,10 @@ pub enum Step {
 }
 
 impl Context {
-    /// Scans about `quota_bytes` of victims. `me`: the lock owner (a helping writer's own number,
-    /// so that it passes the buckets of its own transaction). `alone`: the caller holds a resource
-    /// that an exclusive session waits for. `may_wait`: it may wait for a flash device.
-    pub fn step(
-        &mut self,
-        core: &Core,
-        quota_bytes: u64,
-        me: u16,
-        alone: bool,
-        may_wait: bool,
-    ) -> Step {
+    /// Scans about `quota_bytes` of victims.
+    pub fn step(&mut self, core: &Core, quota_bytes: u64, caller: Caller) -> Step {
         let started = Instant::now();
-        self.caller_may_wait = may_wait;
+        self.caller_may_wait = caller.may_wait;
         let tally = self.seat.tally(core);
         // A step may demote in the middle of a victim too, which may be waiting for memory. A
         // victim from flash gives no memory, so its survivors may have to go to flash before it is
@@ -109,7 +123,7 @@ impl Context {
                     Step::Worked
                 };
             }
-            if !core.door.try_enter(self.seat.slot(), alone) {
+            if !core.door.try_enter(self.seat.slot(), caller.is_inside) {
                 break Step::Blocked;
             }
             if let Some(bytes) = self.verify_some(core, tally) {
@@ -120,7 +134,7 @@ impl Context {
                 }
                 continue;
             }
-            let group = self.clean_group(core, me);
+            let group = self.clean_group(core, caller.me);
             self.seat.leave(core);
             match group {
                 Some(bytes) => {

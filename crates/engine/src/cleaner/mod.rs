@@ -18,7 +18,7 @@ use crate::Departure;
 use crate::core::Core;
 use crate::core::flash::cleared;
 use crate::space::Purpose;
-use context::Step;
+use context::{Caller, Step};
 use cpu_affinity::CpuAffinity;
 use duramen_base::planted::carry;
 use expire::{expire, expire_cold};
@@ -154,8 +154,8 @@ impl Cleaner {
         if !wants_cleaning(core, node, self.number) && !shrinking {
             return false;
         }
-        let me = context.seat.me();
-        let step = context.step(core, STEP_BYTES, me, false, true);
+        let caller = Caller::outside(context.seat.me());
+        let step = context.step(core, STEP_BYTES, caller);
         drop(context);
         if shrinking {
             // Windows are reaped even if no victim is left: their last readers may have left only

@@ -8,7 +8,7 @@
 
 use super::balance::Load;
 use crate::Error;
-use crate::cleaner::context::Step;
+use crate::cleaner::context::{Caller, Step};
 use crate::core::Core;
 use crate::epoch::SlotId;
 use crate::head::Head;
@@ -252,7 +252,11 @@ fn help(
     waiting: Option<Waiting>,
 ) -> Option<Step> {
     let inside = waiting.is_some_and(Waiting::is_inside);
-    let may_wait = matches!(waiting, Some(Waiting::Alone(_)));
+    let caller = Caller {
+        me,
+        is_inside: inside,
+        may_wait: matches!(waiting, Some(Waiting::Alone(_))),
+    };
     let contexts = if inside {
         0..core.cleaners.contexts()
     } else {
@@ -267,7 +271,7 @@ fn help(
             is_busy = true;
             continue;
         };
-        match context.step(core, quota_bytes, me, inside, may_wait) {
+        match context.step(core, quota_bytes, caller) {
             Step::Worked => return Some(Step::Worked),
             Step::Blocked => result = Some(Step::Blocked),
             Step::Idle => result = result.or(Some(Step::Idle)),
@@ -279,7 +283,7 @@ fn help(
     if result.is_none() && waiting.is_some() {
         let n = helpers.next()?;
         let mut context = core.cleaners.lock(n);
-        result = Some(context.step(core, quota_bytes, me, inside, may_wait));
+        result = Some(context.step(core, quota_bytes, caller));
     }
     result
 }

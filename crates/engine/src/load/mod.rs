@@ -58,7 +58,7 @@ mod settle;
 pub use revived::Revived;
 pub(crate) use settle::key_is;
 
-use crate::cleaner::context::Step;
+use crate::cleaner::context::{Caller, Step};
 use crate::core::cleaning::need::CACHE_LIVE_PART;
 use crate::core::flash::tier::Tier;
 use crate::core::{Core, Visitor};
@@ -645,8 +645,8 @@ impl Loader {
         let first = self.next_helper.fetch_add(1, Ordering::Relaxed);
         for n in 0..total {
             if let Some(mut context) = core.cleaners.try_lock((first + n) % total) {
-                let me = context.seat.me();
-                if context.step(core, COMPACT_STEP_BYTES, me, false, true) == Step::Worked {
+                let caller = Caller::outside(context.seat.me());
+                if context.step(core, COMPACT_STEP_BYTES, caller) == Step::Worked {
                     break;
                 }
             }

@@ -6,6 +6,7 @@ mod segments;
 mod tables;
 
 use crate::cleaner;
+use crate::cleaner::context::{Caller, Step};
 use crate::core::listeners::Listeners;
 use crate::core::resize::set_budget;
 use crate::core::{Core, Visitor};
@@ -97,10 +98,10 @@ impl Store {
         if let Some(demotion) = core.demotion() {
             demotion.tend_promoted(context.seat.node());
         }
-        let me = context.seat.me();
-        let step = context.step(core, quota_bytes, me, false, true);
+        let caller = Caller::outside(context.seat.me());
+        let step = context.step(core, quota_bytes, caller);
         core.windows().reap(context.seat.node());
-        step == crate::cleaner::context::Step::Worked
+        step == Step::Worked
     }
 
     /// Whether a writer that needs another segment gets one at once. For a caller for whom waiting
