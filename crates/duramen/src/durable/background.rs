@@ -204,9 +204,7 @@ impl Common {
         match mend::segment(&mut copy, Kind::Survivor, usize::MAX) {
             Ok(mended) => {
                 for bit in mended {
-                    self.engine
-                        .segments()
-                        .tell_damage(segment, true, bit.to_string());
+                    self.engine.segments().tell_mended(segment, bit.to_string());
                 }
                 Some(Cow::Owned(copy))
             }
@@ -214,7 +212,7 @@ impl Common {
                 let what = format!(
                     "byte {at} of a survivor: it is not written, and its victims stay; restart to load them"
                 );
-                self.engine.segments().tell_damage(segment, false, what);
+                self.engine.segments().tell_damage(segment, what);
                 None
             }
         }

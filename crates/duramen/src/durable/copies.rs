@@ -208,9 +208,7 @@ fn unswapped(engine: &Engine, send: &Send, may_wait: bool) -> Option<Vec<u8>> {
             return None;
         }
         for bit in mended {
-            engine
-                .segments()
-                .tell_damage(send.segment, true, bit.to_string());
+            engine.segments().tell_mended(send.segment, bit.to_string());
         }
     }
     all.drain(..send.from as usize);
@@ -235,16 +233,12 @@ fn certified(
         && is_right(&all)
     {
         for bit in mended {
-            engine
-                .segments()
-                .tell_damage(send.segment, true, bit.to_string());
+            engine.segments().tell_mended(send.segment, bit.to_string());
         }
         return Some(all);
     }
     let what = "it does not match its certificate any more, and this server's log ends here";
-    engine
-        .segments()
-        .tell_damage(send.segment, false, what.to_owned());
+    engine.segments().tell_damage(send.segment, what.to_owned());
     master.fail(format!(
         "segment {} in memory does not match its certificate",
         send.segment
