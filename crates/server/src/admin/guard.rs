@@ -43,6 +43,20 @@ pub(super) struct Guard {
     pub(super) command: &'static str,
 }
 
+/// The login in a request.
+enum Given {
+    Nothing,
+    Malformed,
+    Login(Login),
+}
+
+impl Given {
+    /// The login in the header `Authorization`.
+    fn of(value: &[u8]) -> Given {
+        parse(value).map_or(Given::Malformed, Given::Login)
+    }
+}
+
 /// Reason why a page is not served.
 enum Refusal {
     /// The client is asked for a login, with this text.
@@ -91,8 +105,8 @@ pub(super) async fn admit(
             .into_response();
     }
     let value = request.headers().get(header::AUTHORIZATION);
-    let login = value.map(|value| parse(value.as_bytes()));
-    match guard.user(login, peer) {
+    let given = value.map_or(Given::Nothing, |value| Given::of(value.as_bytes()));
+    match guard.user(given, peer) {
         Ok(user)
             if guard
                 .shared
@@ -112,22 +126,18 @@ pub(super) async fn admit(
 }
 
 impl Guard {
-    /// The user of a request, or the refusal and the time before which it must not be sent. `login`
-    /// is `None` if the request has no login, and `Some(None)` if its login is malformed.
-    fn user(
-        &self,
-        login: Option<Option<Login>>,
-        peer: SocketAddr,
-    ) -> Result<Arc<User>, (Refusal, Duration)> {
+    /// The user of a request, or the refusal and the time before which it must not be sent.
+    fn user(&self, given: Given, peer: SocketAddr) -> Result<Arc<User>, (Refusal, Duration)> {
         let (shared, users) = (&self.shared, self.shared.acl().users());
         let at_once = |text| (Refusal::LogIn(text), Duration::ZERO);
-        let Some(login) = login else {
-            let default = users.default_user();
-            let is_open = default.is_open().then(|| Arc::clone(default));
-            return is_open.ok_or(at_once("log in\n"));
-        };
-        let Some(Login { user, password }) = login else {
-            return Err(at_once("this is no login of HTTP Basic\n"));
+        let Login { user, password } = match given {
+            Given::Login(login) => login,
+            Given::Malformed => return Err(at_once("this is no login of HTTP Basic\n")),
+            Given::Nothing => {
+                let default = users.default_user();
+                let is_open = default.is_open().then(|| Arc::clone(default));
+                return is_open.ok_or(at_once("log in\n"));
+            }
         };
         let now_ms = now_ms();
         let known = shared
