@@ -128,16 +128,16 @@ impl Doors {
 
     /// Takes over a native client's connection after both hellos. `tls`: its session, if the
     /// connection is encrypted. `received`: the bytes received after the client's hello, decrypted.
-    /// Returns false if there are too many clients.
+    /// If there are too many clients, the connection is closed.
     pub fn hand_over_native(
         &self,
         fd: OwnedFd,
         peer: SocketAddr,
         tls: Option<Box<Session>>,
         received: Vec<u8>,
-    ) -> bool {
+    ) {
         if !self.shared.threads.enter(self.shared.config().maxclients) {
-            return false;
+            return;
         }
         self.give(Incoming {
             fd,
@@ -148,7 +148,6 @@ impl Doors {
                 rings: None,
             }),
         });
-        true
     }
 
     pub(crate) fn door(&self, number: usize) -> &Door {

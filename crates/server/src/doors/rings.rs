@@ -33,11 +33,11 @@ pub(crate) struct LocalRings {
 
 impl Doors {
     /// Takes over the connection of a native client on this machine, a Unix socket, after both
-    /// hellos: gives the client the memory for all later frames. Returns false if there are too
-    /// many clients, or there is no memory.
-    pub fn hand_over_local(&self, fd: OwnedFd, peer: SocketAddr) -> bool {
+    /// hellos: gives the client the memory for all later frames. If there are too many clients, or
+    /// there is no memory, the connection is closed.
+    pub fn hand_over_local(&self, fd: OwnedFd, peer: SocketAddr) {
         if !self.shared.threads.enter(self.shared.config().maxclients) {
-            return false;
+            return;
         }
         let rings = match self.share_rings(&fd) {
             Ok(rings) => rings,
@@ -52,7 +52,7 @@ impl Doors {
                 // A client that does not read it sees the end of the connection.
                 let _ = rustix::net::send(&fd, &frame, SendFlags::NOSIGNAL);
                 self.shared.threads.leave();
-                return false;
+                return;
             }
         };
         self.give(Incoming {
@@ -65,7 +65,6 @@ impl Doors {
                 rings: Some(rings),
             }),
         });
-        true
     }
 
     fn share_rings(&self, socket: &OwnedFd) -> io::Result<LocalRings> {

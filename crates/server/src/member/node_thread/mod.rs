@@ -333,7 +333,7 @@ impl NodeThread {
                     } = incoming;
                     match &self.parts.local {
                         Some(local) if is_local => local.take_over(fd, peer),
-                        _ => _ = self.parts.doors.hand_over_native(fd, peer, tls, received),
+                        _ => self.parts.doors.hand_over_native(fd, peer, tls, received),
                     }
                 }
                 _ => {}
