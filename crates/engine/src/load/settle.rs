@@ -93,6 +93,29 @@ impl<'a> Arrival<'a> {
     }
 }
 
+/// The entries of a group from `from`, with their locations, up to the first one whose index has
+/// no memory: it waits until those before it are settled. Pinned. Takes the registry of tables, so
+/// the caller holds no lock that comes after it (`log`, Lock order).
+fn prepare_group(core: &Core, from: usize, end: usize) -> [Option<(Entry<'_>, u64)>; GROUP] {
+    let mut group = [const { None }; GROUP];
+    let mut at = from;
+    for place in &mut group {
+        if at >= end {
+            break;
+        }
+        let location = Space::location(at);
+        // SAFETY: the window was verified from its header to its end (load::R2) and belongs to
+        // this loader until it is closed.
+        let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
+        if !core.prepare_index(TableId(entry.table)) {
+            break;
+        }
+        at += entry.padded_bytes;
+        *place = Some((entry, location));
+    }
+    group
+}
+
 /// True if an entry of this segment names another one as its victim's.
 fn names_another(entry: &Entry<'_>, segment: SegmentId) -> bool {
     entry.kind != Kind::Completion && entry.victim != SegmentId::NONE && entry.victim != segment
@@ -186,18 +209,9 @@ impl Loader {
         let careless = has_bug(Bug::EveryTombstoneIsSpare);
         let window = core.space.window_of(Space::location(from));
         let segment = self.log().segment_of(window);
+        let entries = prepare_group(core, from, end).into_iter().flatten();
         let needs = self.log().swaps().list().needs();
-        for place in &mut group {
-            if at >= end {
-                break;
-            }
-            let location = Space::location(at);
-            // SAFETY: the window was verified from its header to its end (load::R2) and belongs to
-            // this loader until it is closed.
-            let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
-            if !core.prepare_index(TableId(entry.table)) {
-                break; // it waits for memory when those before it are settled
-            }
+        for (place, (entry, location)) in group.iter_mut().zip(entries) {
             at += entry.padded_bytes;
             let arrival = Arrival::new(core, entry, (location, segment), &needs, careless);
             *place = Some(arrival);
@@ -545,5 +559,112 @@ pub(crate) fn key_is(at: *const u8, key: &[u8]) -> bool {
         let header = entry::header_trusted(at);
         header.key_bytes == key.len()
             && std::slice::from_raw_parts(at.add(header.key_start), header.key_bytes) == key
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{LogOptions, Options, Store};
+    use duramen_base::ids::PartKey;
+    use duramen_format::entry::NewObject;
+    use duramen_format::segment::{self, Header};
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
+
+    const LOG: u64 = 7;
+    const SEGMENT: SegmentId = SegmentId(5);
+    const PARTS: TableId = TableId::DEFAULT.parts();
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// The bytes of a segment with one part of a collection.
+    fn segment_with_a_part() -> Vec<u8> {
+        let header = Header {
+            kind: segment::Kind::Head,
+            segment: SEGMENT,
+            log: LOG,
+            head: 0,
+            capacity: 1 << 20,
+        };
+        let part = NewObject {
+            table: PARTS.0,
+            version: 1,
+            expires_at_ms: None,
+            key: &[1; PartKey::BYTES],
+            value: b"its value",
+            victim: SegmentId::NONE,
+            is_typed: false,
+        };
+        let mut bytes = header.encode().to_vec();
+        let start = bytes.len();
+        bytes.resize(start + part.padded_bytes(), 0);
+        part.write_to(&mut bytes[start..]);
+        bytes
+    }
+
+    fn comes_true(is_so: impl Fn() -> bool) -> bool {
+        let began = Instant::now();
+        while !is_so() {
+            if began.elapsed() > PATIENCE {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// A load held the list of segments while it waited for the registry of tables. A thread that
+    /// makes a table holds the registry and waits for the changes of tables; behind two more locks
+    /// the circle was closed.
+    #[test]
+    fn a_load_that_waits_for_the_registry_does_not_hold_the_list() {
+        let store = Store::new(Options {
+            huge_pages: false,
+            cleaners: 0,
+            log: Some(LogOptions::new(LOG)),
+            ..Options::new(64 << 20)
+        });
+        let store = store.expect("a store");
+        let (core, bytes) = (store.core(), segment_with_a_part());
+        let loader = store.loader(&[SEGMENT], &[]);
+        let used = || core.space.budget.used();
+        let (is_filled, before) = (AtomicBool::new(false), AtomicU64::new(0));
+        let is_changed = AtomicBool::new(false);
+        let (loads, changes) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                loads.wait();
+                let mut fill = |out: &mut [u8]| {
+                    out.copy_from_slice(&bytes);
+                    before.store(used(), Ordering::Relaxed);
+                    is_filled.store(true, Ordering::Release);
+                    Ok::<(), ()>(())
+                };
+                let length = bytes.len() as u32;
+                loader.adopt(SEGMENT, length, &mut fill).expect("adopted");
+            });
+            scope.spawn(|| {
+                changes.wait();
+                drop(loader.log().swaps().list().change());
+                is_changed.store(true, Ordering::Release);
+            });
+            let (mut has_come, mut is_free) = (false, false);
+            core.tables.each(|_, _, _| {
+                // The registry is locked.
+                loads.wait();
+                // The index of parts is charged just before it is put into the registry.
+                has_come = comes_true(|| {
+                    is_filled.load(Ordering::Acquire) && used() > before.load(Ordering::Relaxed)
+                });
+                changes.wait();
+                is_free = comes_true(|| is_changed.load(Ordering::Acquire));
+            });
+            assert!(has_come, "the load needs the index of parts");
+            assert!(is_free, "the load holds the list");
+        });
+        let report = loader.finish().expect("a whole log");
+        assert_eq!((report.segments, report.entries), (1, 1));
+        assert!(core.tables.index(PARTS).is_ok());
     }
 }

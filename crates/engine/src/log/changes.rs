@@ -1,6 +1,8 @@
 //! Changes of tables, until they are collected.
 //!
 //! **Invariant** log::L6: a change is collected no later than any entry that was written after it.
+//!
+//! **Concurrency**: one lock. Streams and queues of passes are locked under it (`log`, Lock order).
 
 use crate::TableChange;
 use duramen_base::sync::{Mutex, MutexGuard};

@@ -20,6 +20,14 @@
 //! takes no head's lock; a roll holds the stream's queue for an instant. One consumer calls
 //! `collect` and `complete`.
 //!
+//! **Lock order**, with the registry of tables, which takes part in it: a head, or a side log; the
+//! registry; the changes of tables; the queue of a stream; the queues of passes; the list of
+//! segments. A thread that makes a table publishes the change with the registry locked, `collect`
+//! takes queues with the changes locked, and passes change the list with their queues locked. So a
+//! thread that has the list locked makes no index, and looks up a table only by its id, which takes
+//! no lock. Nobody waits for the right to be alone, or for a pin to end, with the registry locked
+//! or one of those behind it.
+//!
 //! Papers: [Rumble14 §4], [Ousterhout15 §4.2]; differs: many heads, hence positions that are
 //! vectors.
 

@@ -70,6 +70,8 @@ struct Set {
     /// A table, or its parts.
     table: TableId,
     views: OldViews,
+    /// The thread that looks at it, or walks, has cleaning context 0 locked. So nobody waits for
+    /// it, with `sets` locked or without.
     walk: Mutex<Walk>,
     /// All entries that are left are in segments that could not be read for minutes.
     is_stuck: AtomicBool,

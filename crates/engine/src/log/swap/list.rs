@@ -3,8 +3,8 @@
 //! **Invariants** swap::D1, swap::D3 and swap::D4: which segments are listed, which of them may be
 //! victims, and which entries are needed for them.
 //!
-//! **Concurrency**: one lock, read once per group of entries by cleaners. It may be taken under the
-//! lock of the queues, never the other way round.
+//! **Concurrency**: one lock, read once per group of entries by cleaners and by a load. It is the
+//! last one of its order (`log`, Lock order): under it no lock of the store is taken.
 
 use super::Pass;
 use duramen_base::ids::SegmentId;

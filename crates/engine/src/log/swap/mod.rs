@@ -54,8 +54,11 @@
 //!   and not durable are not announced: what is written after the record is lost with it.
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the
-//! queues. The list's lock may be taken under the queue's, never the other way round. Paper:
-//! [Rumble14 §4, §6.4]; differs: D2's second half and D4 are in no source (docs/traps.md, trap 3).
+//! queues. The list's lock may be taken under the queue's, never the other way round (`log`, Lock
+//! order).
+//!
+//! Paper: [Rumble14 §4, §6.4]; differs: D2's second half and D4 are in no source (docs/traps.md,
+//! trap 3).
 
 mod disk_room;
 mod evicted;
