@@ -7,8 +7,10 @@
 //! Writes wait for the next [`run`](BackupService::run): one commit for all that arrived before.
 //!
 //! **Invariants**
-//! - B0: a request for another life of this server has no effect. A service ends with its life, so
-//!   neither has one that comes after this life's end.
+//! - B0: a request for another life of this server has no effect, and neither has one that comes
+//!   after this life's end: the service lives on until its thread has stopped. Writes that came
+//!   before the end are answered. No safety rests on the moment: what such an answer says is true,
+//!   and counts for as much as one that left just before the end (docs/protocols.md, "Leases", 4).
 //! - B1: nothing is answered as stored before it has reached its level on the device.
 //! - B2: from [`start_read`](BackupService::start_read) on no write to that log is acknowledged,
 //!   not even of chunks staged before, and no lease of it is renewed: the answer to the coordinator
@@ -39,6 +41,7 @@
 //! traps 22 and 26).
 
 use crate::builds::Builds;
+use crate::keeper::LifeEnd;
 use crate::requests::RequestId;
 use duramen_backup::{Backup, Chunk, Error, Group, ReadAhead, ReplicaId, ReplicaInfo};
 use duramen_base::ids::{Level, RecoveryId, SegmentId, ServerId};
@@ -80,7 +83,8 @@ pub struct Asked<'a, T> {
 }
 
 impl<T> Asked<'_, T> {
-    /// The reply if the target is not this server's life, or this life has no service yet (B0).
+    /// The reply if the target is not this server's life, or this life has no service yet, or is
+    /// over (B0).
     pub fn not_here(self) -> Reply<T> {
         Reply {
             tag: self.tag,
@@ -159,6 +163,8 @@ pub struct BackupService<T> {
     pub(crate) builds: Builds<T>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) config: BackupConfig,
+    /// B0. The node has it too.
+    pub(crate) life_end: LifeEnd,
 }
 
 impl<T> BackupService<T> {
@@ -185,12 +191,14 @@ impl<T> BackupService<T> {
             builds: Builds::default(),
             scratch: Vec::new(),
             config,
+            life_end: LifeEnd::default(),
         }
     }
 
     /// Handles a request of a peer. Answers are output at once, or by [`run`](Self::run).
     pub fn asked(&mut self, now_us: u64, asked: Asked<'_, T>, out: &mut Vec<Reply<T>>) {
-        if asked.target != self.config.server {
+        let is_over = self.life_end.has_come() && !has_bug(Bug::ServesAfterEnd);
+        if asked.target != self.config.server || is_over {
             return out.push(asked.not_here()); // B0
         }
         let Asked {

@@ -6,6 +6,7 @@
 use crate::backup_service::{BackupConfig, BackupService};
 use crate::hint_exchange::HintExchange;
 use crate::interface::{NodeOptions, NodeOutput};
+use crate::keeper::LifeEnd;
 use crate::lease::{Leases, ReadUntil};
 use crate::loads::Loads;
 use crate::migration::Migrations;
@@ -22,7 +23,7 @@ use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::membership::Members;
 use duramen_cluster::placement::{self, Layout};
-use duramen_cluster::replication::BackupId;
+use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_format::hash::KeyHasher;
 use duramen_wire::native::message::{ClusterSettings, Enlist, ServerEntry};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +50,8 @@ pub(crate) struct Life {
     pub store: Arc<Store>,
     pub remote: Remote,
     pub leases: Leases,
+    /// For the backup's service of this life (backup_service::B0).
+    backup_end: LifeEnd,
     pub recoveries: Recoveries,
     pub migrations: Migrations,
     pub replica_gc: ReplicaGc,
@@ -152,6 +155,10 @@ impl Life {
             store: store.clone(),
             remote: Remote::new(server, queue),
             leases: Leases::new(settings.read_lease_ms, until),
+            backup_end: keeper
+                .as_ref()
+                .map(|keeper| keeper.life_end.clone())
+                .unwrap_or_default(),
             recoveries: Recoveries::new(node.ahead_bytes / 2, KeyHasher::new(settings.hash_seed)),
             migrations: Migrations::default(),
             replica_gc: ReplicaGc::default(),
@@ -171,6 +178,16 @@ impl Life {
             clients,
         };
         Ok((life, opened))
+    }
+
+    /// Ends it (node::D2).
+    pub fn end(&mut self) {
+        self.backup_end.note();
+        self.leases.end();
+        self.remote.end();
+        // Callers that wait for a write get an error.
+        let nobody = Ticket(u64::MAX);
+        self.log().answered(nobody, Err(Rejection::Fenced));
     }
 
     /// When some part of it is due.

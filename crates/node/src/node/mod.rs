@@ -10,8 +10,8 @@
 //! **Invariants**
 //! - D1: a list is confirmed after its effects are synced: a crash after that leaves the confirmed
 //!   state.
-//! - D2: after the end of a life no write is acknowledged, no read is served, and the node answers
-//!   no peer. The backup's service ends with the life (backup_service::B0).
+//! - D2: after the end of a life no write is acknowledged, no read is served, and neither the node
+//!   nor the backup's service takes a request of a peer (backup_service::B0).
 //! - D3: a log is fenced here as soon as the list has its server as crashed, and its replicas are
 //!   dropped once the server is removed.
 //!
@@ -40,7 +40,7 @@ use crate::requests::{PeerCall, PeerRequest, ReceivedRequest, RequestId, Token};
 use duramen::internals::{Hints, LogWriter};
 use duramen_base::ids::ServerId;
 use duramen_cluster::placement;
-use duramen_cluster::replication::{BackupId, Placed, Rejection, Ticket};
+use duramen_cluster::replication::{BackupId, Placed};
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer, Recover, Refusal,
@@ -525,11 +525,7 @@ impl Node {
     fn end(&mut self) {
         self.ended = true;
         if let Some(life) = &mut self.life {
-            life.leases.end();
-            life.remote.end();
-            // Callers that wait for a write get an error.
-            let nobody = Ticket(u64::MAX);
-            life.log().answered(nobody, Err(Rejection::Fenced));
+            life.end();
         }
     }
 
