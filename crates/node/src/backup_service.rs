@@ -409,8 +409,9 @@ impl<T> BackupService<T> {
         if !self.syncs.is_empty() {
             self.backup.commit(Level::Synced)?;
             self.backup.sync()?;
-            if std::mem::take(&mut self.is_probed) {
+            if self.is_probed {
                 self.backup.clock().note()?;
+                self.is_probed = false; // B12: only now; a full disk is tried again
             }
         }
         for (tag, log) in std::mem::take(&mut self.syncs) {

@@ -4,4 +4,5 @@ mod backup_service;
 mod builds;
 mod node;
 mod orders;
+mod probe;
 mod serve;
