@@ -21,8 +21,8 @@
 //!   the replica is bad here.
 //! - B6: a lease has begun as soon as a control segment that was received may be reported: a fence
 //!   commits the staged chunks.
-//! - B7: a freed control segment does not come back by a late copy of its opening: it would look
-//!   like the newest one.
+//! - B7: a freed control segment does not come back by a late copy of its opening, even if the
+//!   first copy was still staged: it would look like the newest one.
 //! - B8: a replica is dropped on its master's answer only if it has not changed since the request.
 //! - B9: a log that was fenced or dropped here is refused for ever: its server may be a zombie that
 //!   is cut off.
@@ -134,6 +134,13 @@ struct Unanswered<T> {
     segment: SegmentId,
     /// When it was received, if its answer renews the lease.
     leases_from_us: Option<u64>,
+}
+
+impl<T> Unanswered<T> {
+    /// Whether it writes to a control segment: those writes renew the lease.
+    fn is_control(&self) -> bool {
+        self.leases_from_us.is_some()
+    }
 }
 
 /// The backup service; see the module. `T` names the sender of a request.
@@ -482,7 +489,9 @@ impl<T> BackupService<T> {
         let replicas = self.backup.replicas_of(log.number());
         for segment in segments {
             let is_control = |r: &ReplicaInfo| r.segment == *segment && r.kind == Kind::Control;
-            if replicas.iter().any(is_control) {
+            let mut staged = self.staged.values();
+            let is_staged = staged.any(|s| s.is_control() && (s.log, s.segment) == (log, *segment));
+            if is_staged || replicas.iter().any(is_control) {
                 let newest = self.freed_control.entry(log).or_default();
                 *newest = (*newest).max(*segment); // B7
             }

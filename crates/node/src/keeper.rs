@@ -95,6 +95,7 @@ impl From<Reply<RequestId>> for NodeOutput {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backup_service::BackupConfig;
     use crate::member::Input;
     use crate::node::Node;
     use crate::interface::{NodeInput, NodeOptions};
@@ -258,6 +259,30 @@ mod tests {
     #[test]
     fn a_life_that_has_ended_grants_no_lease() {
         a_life_ends();
+    }
+
+    /// Only what was committed counted as there when it was freed.
+    #[test]
+    fn a_control_segment_that_is_freed_before_its_commit_does_not_come_back() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let config = BackupConfig {
+            server: ME,
+            hash_seed: 1,
+            read_lease_ms: LEASE_MS,
+            ahead_bytes: 1 << 20,
+        };
+        let mut keeper: Service = BackupService::new(backup(&dir), config, 0);
+        let (write, bytes) = opening(CONTROL);
+        let mut out = Vec::new();
+        keeper.asked(0, from_master(&write, &bytes), &mut out);
+        assert!(out.is_empty(), "it waits for a commit");
+        let free = Peer::FreeReplicas {
+            log: MASTER,
+            segments: vec![CONTROL],
+        };
+        assert_eq!(ask(&mut keeper, 0, &free, &[]), PeerAnswer::Freed);
+        let late = ask(&mut keeper, 1, &write, &bytes);
+        assert_eq!(late, PeerAnswer::Unknown, "B7");
     }
 
     #[test]
