@@ -96,9 +96,9 @@ impl From<Reply<RequestId>> for NodeOutput {
 mod tests {
     use super::*;
     use crate::backup_service::BackupConfig;
+    use crate::interface::{NodeInput, NodeOptions};
     use crate::member::Input;
     use crate::node::Node;
-    use crate::interface::{NodeInput, NodeOptions};
     use crate::requests::Token;
     use crate::servers;
     use duramen_backup::os::OsDisk;
