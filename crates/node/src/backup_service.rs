@@ -41,7 +41,7 @@
 //! traps 22 and 26).
 
 use crate::builds::Builds;
-use crate::keeper::LifeEnd;
+use crate::life_end::LifeEnd;
 use crate::requests::RequestId;
 use duramen_backup::{Backup, Chunk, Error, Group, ReadAhead, ReplicaId, ReplicaInfo};
 use duramen_base::ids::{Level, RecoveryId, SegmentId, ServerId};

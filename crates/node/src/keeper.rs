@@ -5,24 +5,6 @@
 use crate::backup_service::{Asked, BackupService, Reply, Task};
 use crate::interface::NodeOutput;
 use crate::requests::{ReceivedRequest, RequestId};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The end of a life. The node notes it, and its backup's service, which is on another thread,
-/// looks whether it has come (backup_service::B0).
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LifeEnd(Arc<AtomicBool>);
-
-impl LifeEnd {
-    pub fn note(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    #[inline]
-    pub fn has_come(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
 
 impl BackupService<RequestId> {
     /// Carries out a task, or holds it until [`settle`](Self::settle).
@@ -109,6 +91,7 @@ mod tests {
     use duramen_wire::native::message::{
         CoordinatorAnswer, Enlisted, Peer, PeerAnswer, Refusal, ServerAnswer, WriteReplica,
     };
+    use std::sync::Arc;
 
     const ME: ServerId = ServerId::new(4, 1);
     const MASTER: ServerId = ServerId::new(3, 7);

@@ -18,6 +18,7 @@ mod job;
 mod keeper;
 mod lease;
 mod life;
+mod life_end;
 mod loads;
 mod member;
 mod migration;

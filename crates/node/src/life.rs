@@ -6,8 +6,8 @@
 use crate::backup_service::{BackupConfig, BackupService};
 use crate::hint_exchange::HintExchange;
 use crate::interface::{NodeOptions, NodeOutput};
-use crate::keeper::LifeEnd;
 use crate::lease::{Leases, ReadUntil};
+use crate::life_end::LifeEnd;
 use crate::loads::Loads;
 use crate::migration::Migrations;
 use crate::reconciliation::Purging;
