@@ -1,5 +1,5 @@
-//! The end of a life. The node notes it, and its backup's service, which is on another thread, looks
-//! whether it has come (backup_service::B0).
+//! The end of a life. The node notes it, and its backup's service, which is on another thread,
+//! looks whether it has come (backup_service::B0).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
