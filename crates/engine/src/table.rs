@@ -24,9 +24,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// **Concurrency**: a session finds an index by id under its pin, without a lock. The registry's
 /// lock serialises threads that create, drop or count tables. An index is freed only by a thread
-/// that is alone in the store and holds that lock. A thread pins before it
-/// takes the lock, never with the lock held: the thread that is alone waits for it. The changes of
-/// tables are locked under it, and so are the locks behind those (`log`, Lock order).
+/// that is alone in the store and holds that lock. A thread pins before it takes the lock, never
+/// with the lock held: the thread that is alone waits for it. The changes of tables are locked
+/// under it, and so are the locks behind those (`log`, Lock order).
 pub struct Registry {
     /// The hash of the keys of all tables.
     hasher: KeyHasher,
