@@ -26,19 +26,19 @@ impl Segments<'_> {
     /// Reports damage that the owner of the log has found in a segment to the listener of
     /// [`Listeners::when_damaged`](crate::Listeners::when_damaged), and counts it.
     pub fn tell_damage(self, segment: SegmentId, what: String) {
-        self.store.core.listeners.damages.tell(EntryDamage {
-            segment,
-            is_mended: false,
-            what,
-        });
+        self.tell(segment, false, what);
     }
 
     /// As [`tell_damage`](Self::tell_damage), for a bit that had flipped and was put back.
     pub fn tell_mended(self, segment: SegmentId, bit: String) {
+        self.tell(segment, true, bit);
+    }
+
+    fn tell(self, segment: SegmentId, is_mended: bool, what: String) {
         self.store.core.listeners.damages.tell(EntryDamage {
             segment,
-            is_mended: true,
-            what: bit,
+            is_mended,
+            what,
         });
     }
 
