@@ -1,14 +1,14 @@
 //! A backup answers its peers and the coordinator: groups, fences, leases, filtered reads, and
 //! invalid requests.
 
-use duramen_backup::os::OsDisk;
-use duramen_backup::{Backup, Geometry, Identity, Mode, Options};
+use crate::disk::{LEASE_MS, ME, SEED, SEGMENT_BYTES, backup_on, disk_in, service_of};
+use duramen_backup::Backup;
 use duramen_base::ids::{KeyRange, Level, RecoveryId, RouteHash, SegmentId, ServerId, TableId};
 use duramen_format::certificate::Certificate;
 use duramen_format::entry::{self, NewObject};
 use duramen_format::hash::KeyHasher;
 use duramen_format::segment::{Header, Kind};
-use duramen_node::{Asked, BackupConfig, BackupService, Reply};
+use duramen_node::{Asked, BackupService, Reply};
 use duramen_wire::native::message::{
     Peer, PeerAnswer, ReadReplica, RecoverTablet, Refusal, ReplicaEntry, Replicas, ServerAnswer,
     WriteReplica,
@@ -16,11 +16,7 @@ use duramen_wire::native::message::{
 use std::sync::Arc;
 use tempfile::TempDir;
 
-const SEGMENT_BYTES: u32 = 1 << 16;
 const FRAMES: u32 = 16;
-const SEED: u64 = 5;
-const LEASE_MS: u32 = 100;
-const ME: ServerId = ServerId::new(4, 1);
 const MASTER: ServerId = ServerId::new(3, 7);
 const TABLE: TableId = TableId(2);
 
@@ -37,26 +33,7 @@ struct Rig {
 impl Rig {
     fn new() -> Rig {
         let dir = tempfile::tempdir().unwrap();
-        let disk = Arc::new(OsDisk::new(&dir.path().join("store"), Mode::Buffered));
-        let geometry = Geometry {
-            segment_bytes: SEGMENT_BYTES,
-            wal_bytes: 1 << 20,
-            frames: FRAMES,
-        };
-        let identity = Identity {
-            cluster: "home".to_owned(),
-            server: 1,
-            hash_seed: SEED,
-        };
-        let backup = Backup::create(disk, &Options::default(), &geometry, &identity).unwrap();
-        let backup = Arc::new(backup);
-        let config = BackupConfig {
-            server: ME,
-            hash_seed: SEED,
-            read_lease_ms: LEASE_MS,
-            ahead_bytes: 1 << 20,
-        };
-        let service = BackupService::new(backup.clone(), config, 0);
+        let (backup, service) = backup_on(disk_in(&dir), FRAMES);
         // After the lease that a restarted backup is assumed to have given.
         Rig {
             service,
@@ -774,13 +751,7 @@ fn an_open_replica_of_an_earlier_process_is_reported_as_such() {
         }
         assert_eq!(rig.ask(&open, &bytes), stored(false));
     }
-    let config = BackupConfig {
-        server: ME,
-        hash_seed: SEED,
-        read_lease_ms: LEASE_MS,
-        ahead_bytes: 1 << 20,
-    };
-    rig.service = BackupService::new(rig.backup.clone(), config, 0);
+    rig.service = service_of(rig.backup.clone());
     let bytes = header(3, Kind::Head);
     let mut again = write(3, Kind::Head, &bytes);
     if let Peer::WriteReplica(write) = &mut again {

@@ -1,22 +1,20 @@
 //! Survivors that a backup builds from its own replicas (builds::BU1 to builds::BU3).
 
-use duramen_backup::os::OsDisk;
-use duramen_backup::{Backup, Geometry, Identity, Mode, Options, ReplicaId};
+use crate::disk::{ME, SEGMENT_BYTES, backup_on, disk_in};
+use duramen_backup::{Backup, ReplicaId};
 use duramen_base::ids::{Level, SegmentId, ServerId};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::entry::NewObject;
 use duramen_format::recipe::{Fate, Parts};
 use duramen_format::segment::{Header, Kind};
-use duramen_node::{Asked, BackupConfig, BackupService, Reply};
+use duramen_node::{Asked, BackupService, Reply};
 use duramen_wire::native::message::{Peer, PeerAnswer, Refusal, WriteReplica};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-const ME: ServerId = ServerId::new(4, 1);
 const MASTER: ServerId = ServerId::new(7, 2);
-const SEGMENT_BYTES: u32 = 64 << 10;
 const NOW_US: u64 = 1_000_000;
 
 struct Rig {
@@ -29,27 +27,9 @@ struct Rig {
 impl Rig {
     fn new() -> Rig {
         let dir = tempfile::tempdir().unwrap();
-        let disk = Arc::new(OsDisk::new(&dir.path().join("store"), Mode::Buffered));
-        let geometry = Geometry {
-            segment_bytes: SEGMENT_BYTES,
-            wal_bytes: 1 << 20,
-            frames: 32,
-        };
-        let identity = Identity {
-            cluster: "home".to_owned(),
-            server: 1,
-            hash_seed: 5,
-        };
-        let backup = Backup::create(disk, &Options::default(), &geometry, &identity).unwrap();
-        let backup = Arc::new(backup);
-        let config = BackupConfig {
-            server: ME,
-            hash_seed: 5,
-            read_lease_ms: 100,
-            ahead_bytes: 1 << 20,
-        };
+        let (backup, service) = backup_on(disk_in(&dir), 32);
         Rig {
-            service: BackupService::new(backup.clone(), config, 0),
+            service,
             backup,
             next: 0,
             _dir: dir,

@@ -2,6 +2,7 @@
 
 mod backup_service;
 mod builds;
+mod disk;
 mod node;
 mod orders;
 mod probe;

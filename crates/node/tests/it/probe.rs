@@ -1,16 +1,15 @@
 //! A backup that is asked whether it works again, on a disk that has no room for a while.
 
+use crate::disk::{ME, backup_on, disk_in};
+use duramen_backup::Error;
 use duramen_backup::disk::{File, Front, Fronted};
-use duramen_backup::os::OsDisk;
-use duramen_backup::{Backup, Error, Geometry, Identity, Mode, Options};
 use duramen_base::ids::ServerId;
-use duramen_node::{Asked, BackupConfig, BackupService, Reply};
+use duramen_node::{Asked, Reply};
 use duramen_wire::native::message::{Peer, PeerAnswer};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const ME: ServerId = ServerId::new(4, 1);
 const MASTER: ServerId = ServerId::new(3, 7);
 
 /// A file that refuses all writes while the disk is full.
@@ -34,30 +33,12 @@ impl Front for FillingFile {
 fn a_probe_is_answered_only_after_a_write_that_succeeded() {
     let dir = tempfile::tempdir().unwrap();
     let is_full = Arc::new(AtomicBool::new(false));
-    let below = Arc::new(OsDisk::new(&dir.path().join("store"), Mode::Buffered));
+    let below = disk_in(&dir);
     let shown = is_full.clone();
     let disk = Fronted::new(below, move |file| -> Arc<dyn File> {
         Arc::new(FillingFile(file, shown.clone()))
     });
-    let geometry = Geometry {
-        segment_bytes: 1 << 16,
-        wal_bytes: 1 << 20,
-        frames: 16,
-    };
-    let identity = Identity {
-        cluster: "home".to_owned(),
-        server: 1,
-        hash_seed: 5,
-    };
-    let options = Options::default();
-    let backup = Backup::create(Arc::new(disk), &options, &geometry, &identity).unwrap();
-    let config = BackupConfig {
-        server: ME,
-        hash_seed: 5,
-        read_lease_ms: 100,
-        ahead_bytes: 1 << 20,
-    };
-    let mut service = BackupService::new(Arc::new(backup), config, 0);
+    let (_, mut service) = backup_on(Arc::new(disk), 16);
     let probe = Asked {
         tag: 1,
         sender: MASTER,
